@@ -333,6 +333,13 @@ def test_a_node_whose_preparation_is_killed_has_all_start_again(tmp_path: Path) 
     assert "unbound variable" not in done.stderr
 
 
+def test_an_nvidia_smi_that_lists_slowly_is_named_and_asked_no_more(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    slow = f"echo \"$1\" >>'{asked}'; exec sleep 60"
+    assert problem(tmp_path, gpus=2, smi=slow, KIT_GPUS_TIMEOUT_S="1") == "has an nvidia-smi that has not answered within 1 s"
+    assert asked.read_text() == "--list-gpus\n"
+
+
 def test_a_rehearsal_may_have_fewer_gpus(tmp_path: Path) -> None:
     stub(tmp_path / "bin", "nvidia-smi", '[ "$1" != --list-gpus ] || echo "GPU 0: NVIDIA H100 (UUID: GPU-1)"\n')
     run = run_dir(tmp_path, "true", nodes=1, spares=1, health="quick", gpus_per_node=2, bad_nodes=str(tmp_path / "bad"))

@@ -424,6 +424,9 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
         "kit: error: node7: the container shows 1 of the 2 GPUs that the job asked for\n"
         "  fix: look at the node: nvidia-smi; without it: sbatch --exclude=node7 run_script.sh\n",
     )
+    stub(tmp_path / "bin", "nvidia-smi", "exec sleep 60")
+    done = subprocess.run(inside, cwd=run, env={**env, "KIT_GPUS_TIMEOUT_S": "1"}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr  # a slow tool says nothing of the GPUs
     done = subprocess.run(inside, cwd=run, env={**env, "CUDA_VISIBLE_DEVICES": "0,1"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import TAG, ready_nodes, stub, until
+from running import SCRIPTS, TAG, bash, environment, ready_nodes, stub, until
 from test_run_script import JOB_ID, run_dir, slurm, start
 
 
@@ -23,17 +23,19 @@ def slurmd() -> Iterator[int]:
         yield int(listener.getsockname()[1])
 
 
-def check(folder: Path, *masters: str, free_mb: str = "echo 99999", gpus: int = 0, shown: str = "", port: object = 1) -> str:
+def check(
+    folder: Path, *masters: str, free_mb: str = "echo 99999", gpus: int = 0, shown: str = "", port: object = 1, health: str = "", **variables: str
+) -> str:
     """What node n2 answers, of its own disk and GPUs and of these masters."""
     stub(
         folder / "bin",
         "df",
-        f'[[ "$*" == "--output=avail --block-size=1M -- /scratch" ]] || exit 3\nfree="$({free_mb})" && printf "Avail\\n%s\\n" "${{free}}"\n',
+        f'[[ "$*" == "--output=avail --block-size=1M -- "* ]] || exit 3\nfree="$({free_mb})" && printf "Avail\\n%s\\n" "${{free}}"\n',
     )
     stub(folder / "bin", "nvidia-smi", f"{shown}\n")
     stub(folder / "bin", "getent", 'case "$2" in n9) echo "127.0.1.1 STREAM n9" ;; *) echo "127.0.0.1 STREAM" ;; esac\n')
-    run = run_dir(folder, "true", nodes=3, spares=1, bad_nodes="/none", scratch="/scratch", gpus_per_node=gpus)
-    env = slurm(nodes=4, folders=(folder / "bin",), SLURMD_NODENAME="n2", KIT_SLURMD_PORT=str(port))
+    run = run_dir(folder, "true", nodes=3, spares=1, bad_nodes="/none", scratch=str(folder) if health else "/scratch", gpus_per_node=gpus, health=health)
+    env = slurm(nodes=4, folders=(folder / "bin",), SLURMD_NODENAME="n2", KIT_SLURMD_PORT=str(port), **variables)
     done = start(run, "check", *masters, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -64,6 +66,27 @@ def test_a_node_whose_disk_is_full_says_so(free_mb: str, problem: str, tmp_path:
 def test_a_node_that_shows_fewer_gpus_than_the_job_wants_says_so(shown: str, problem: str, tmp_path: Path) -> None:
     assert check(tmp_path, gpus=2, shown=shown) == f"n2||{problem}\n"
     assert check(tmp_path / "none", gpus=0, shown=shown) == "n2||\n"
+
+
+def test_a_slow_nvidia_smi_is_asked_once_and_not_taken_for_missing_gpus(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    slow = f"echo >>'{asked}'; exec sleep 60"
+    for health in ("", "quick"):
+        said = check(tmp_path / f"asks{health}", gpus=2, shown=slow, health=health, KIT_GPUS_TIMEOUT_S="1")
+        assert said == "n2||has an nvidia-smi that has not answered within 1 s\n"
+    assert asked.read_text() == "\n\n"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "health", "within_s"),
+    [(0, "", 30), (2, "", 90), (0, "quick", 90)],
+)
+def test_nodes_with_gpus_have_longer_to_answer(gpus: int, health: str, within_s: int) -> None:
+    done = bash(
+        'source "${KIT_RUN_DIR}/lib/spares.sh"; echo "${KIT_ANSWER_TIMEOUT_S} ${KIT_GPUS_TIMEOUT_S}"',
+        env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_GPUS_PER_NODE=str(gpus), KIT_HEALTH=health),
+    )
+    assert (done.stdout, done.stderr) == (f"{within_s} 45\n", "")
 
 
 def test_a_node_names_the_masters_that_it_does_not_reach(slurmd: int, tmp_path: Path) -> None:

@@ -1,32 +1,66 @@
 # gpus.sh - which GPUs a machine, or a container, has.
 # only: KIT_GPUS_PER_NODE KIT_HEALTH KIT_SPARES
 
-# gpus::list - prints the name of each GPU. Fails, with the tool's words on standard error, where that cannot be told.
-gpus::list() {
+# The longest that `nvidia-smi --list-gpus` may take. Where persistence mode is off, the driver first sets up each GPU: 12 to 40 s for
+# eight of them, on a healthy node. Tests set KIT_GPUS_TIMEOUT_S.
+KIT_GPUS_TIMEOUT_S="${KIT_GPUS_TIMEOUT_S:-45}"
+
+# gpus::ask - prints a line for each GPU, and for each part of one (MIG), as nvidia-smi lists them. Where that cannot be told it fails,
+# with the tool's words on standard error and its exit code: 124 where it has not answered in time.
+gpus::ask() {
   local kit_said
-  local -a kit_words=(timeout 10 nvidia-smi --list-gpus)
+  local -i kit_rc=0
+  local -a kit_words=(timeout "${KIT_GPUS_TIMEOUT_S}" nvidia-smi --list-gpus)
   command -v timeout >/dev/null || kit_words=("${kit_words[@]:2}")
   if [[ -e /dev/kfd ]] && ! command -v nvidia-smi >/dev/null; then
-    grep -ls '^simd_count [1-9]' /sys/class/kfd/kfd/topology/nodes/*/properties | sed 's/.*/AMD GPU/' || true
-  elif kit_said="$("${kit_words[@]}" 2>&1)"; then
-    sed -n 's/ (UUID: .*//; s/^GPU [0-9]*: *//p' <<<"${kit_said}"
+    grep -ls '^simd_count [1-9]' /sys/class/kfd/kfd/topology/nodes/*/properties | sed 's/.*/GPU : AMD GPU/' || true
+    return 0
+  fi
+  kit_said="$("${kit_words[@]}" 2>&1)" || kit_rc=$?
+  if ((kit_rc == 0)); then
+    printf '%s\n' "${kit_said}"
+    return 0
+  fi
+  command -v nvidia-smi >/dev/null || kit_said='is not installed'
+  ((kit_rc != 124)) || kit_said="has not answered within ${KIT_GPUS_TIMEOUT_S} s"
+  printf 'nvidia-smi: %s\n' "${kit_said##*$'\n'}" >&2
+  return "${kit_rc}"
+}
+
+# gpus::names - prints the name of each GPU of what gpus::ask has printed, which is the input.
+gpus::names() { sed -n 's/ (UUID: .*//; s/^GPU [0-9]*: *//p'; }
+
+# gpus::list - prints the name of each GPU. Fails as gpus::ask does.
+gpus::list() {
+  local kit_said
+  kit_said="$(gpus::ask)" || return
+  gpus::names <<<"${kit_said}"
+}
+
+# gpus::missing - prints "shows 1 of 2 GPUs" where there are fewer than the job asked for.
+gpus::missing() {
+  local kit_said
+  local -i kit_rc=0
+  kit_said="$(gpus::ask 2>/dev/null)" || kit_rc=$?
+  if ((kit_rc == 124)); then
+    printf 'has an nvidia-smi that has not answered within %s s' "${KIT_GPUS_TIMEOUT_S}"
   else
-    command -v nvidia-smi >/dev/null || kit_said='is not installed'
-    printf 'nvidia-smi: %s\n' "${kit_said##*$'\n'}" >&2
-    return 1
+    gpus::missing_of "${kit_said}"
   fi
 }
 
-# gpus::missing - prints "shows 1 of 2 GPUs" where there are fewer than the job asked for. What are GPUs to Slurm may be parts of one.
-gpus::missing() {
+# gpus::missing_of LISTING - the same, for what gpus::ask has printed. What are GPUs to Slurm may be parts of one.
+gpus::missing_of() {
   local -i kit_count
-  kit_count="$(gpus::list 2>/dev/null | grep -c .)" || kit_count=0
-  ((kit_count >= KIT_GPUS_PER_NODE)) || [[ "$(timeout 10 nvidia-smi --list-gpus 2>/dev/null)" == *' MIG '* ]] || printf 'shows %d of %d GPUs' "${kit_count}" "${KIT_GPUS_PER_NODE}"
+  kit_count="$(gpus::names <<<"$1" | grep -c .)" || kit_count=0
+  ((kit_count >= KIT_GPUS_PER_NODE)) || [[ "$1" == *' MIG '* ]] || printf 'shows %d of %d GPUs' "${kit_count}" "${KIT_GPUS_PER_NODE}"
 }
 
 # gpus::check - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly, or
 # train on its CPUs. CUDA_VISIBLE_DEVICES is Slurm's word, whether or not the container has these devices.
 gpus::check() {
+  local kit_said
+  local -i kit_rc=0
   local -a kit_gpus=()
   [[ -n "$(compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/kfd' || compgen -G '/dev/dxg')" ]] ||
     kit::die "no GPU's device file (/dev/nvidia0) is in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
@@ -34,7 +68,9 @@ gpus::check() {
   if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
     IFS=, read -ra kit_gpus <<<"${CUDA_VISIBLE_DEVICES}"
   elif command -v nvidia-smi >/dev/null; then
-    mapfile -t kit_gpus < <(gpus::list 2>/dev/null)
+    kit_said="$(gpus::list 2>/dev/null)" || kit_rc=$?
+    ((kit_rc != 124)) || return 0 # a slow tool says nothing of the GPUs
+    mapfile -t kit_gpus < <(printf '%s' "${kit_said:+${kit_said}$'\n'}")
   else
     return 0 # other makes say nothing that counts as well inside a container
   fi

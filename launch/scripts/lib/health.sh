@@ -7,6 +7,7 @@ source "${KIT_RUN_DIR}/lib/xids.sh"
 source "${KIT_RUN_DIR}/lib/clocks.sh"
 
 readonly KIT_ANSWER_S=20   # for the site's program to answer; with spares, KIT_ANSWER_TIMEOUT_S is for everything
+readonly KIT_QUERY_S=10    # for nvidia-smi to answer, once it has listed the GPUs
 readonly KIT_LEAST_MB=1024 # of memory
 
 # health::check - ends the job where this node is not well, and remembers the node. With spares it was asked before.
@@ -70,12 +71,20 @@ health::look_at_memory() {
 
 # health::look_at_gpus - what NVIDIA's driver knows. A query that this driver does not know says nothing.
 health::look_at_gpus() {
-  local said gpu value
-  said="$(gpus::list 2>&1 >/dev/null)" ||
-    { printf 'has GPUs that do not answer: %s\n' "$(health::last_line <<<"${said#nvidia-smi: }")" && return; }
-  said=''
-  [[ -n "${KIT_LOOPBACK:-}" ]] || said="$(gpus::missing)" # a rehearsal may have fewer
+  local listing said='' gpu value
+  local -i rc=0
+  local -ri begin_s=SECONDS
+  listing="$(gpus::ask 2>&1)" || rc=$?
+  if ((rc == 124)); then
+    printf 'has an nvidia-smi that %s\n' "${listing#nvidia-smi: }"
+    return
+  elif ((rc != 0)); then
+    printf 'has GPUs that do not answer: %s\n' "$(health::last_line <<<"${listing#nvidia-smi: }")"
+    return
+  fi
+  [[ -n "${KIT_LOOPBACK:-}" ]] || said="$(gpus::missing_of "${listing}")" # a rehearsal may have fewer
   printf '%s' "${said:+${said}$'\n'}"
+  ((SECONDS - begin_s <= KIT_QUERY_S)) || return 0 # each query would take as long, and would say nothing
   while IFS=', ' read -r gpu value; do
     [[ ! "${value}" =~ ^[1-9][0-9]*$ ]] || printf 'has GPU %s with %s uncorrected memory errors\n' "${gpu}" "${value}"
   done < <(health::query --query-gpu=index,ecc.errors.uncorrected.volatile.total)
@@ -110,7 +119,7 @@ health::look_at_faults() {
 # health::look_at_links - a GPU that has fewer NVLinks up than others of its kind in this node. Links that none of them uses are
 # no fault: bridges connect some GPUs by less than all of their links.
 health::look_at_links() {
-  { timeout 10 nvidia-smi nvlink --status 2>/dev/null || true; } | LC_ALL=C awk '
+  { timeout "${KIT_QUERY_S}" nvidia-smi nvlink --status 2>/dev/null || true; } | LC_ALL=C awk '
     /^GPU [0-9]+: / { name = $0; sub(/^GPU [0-9]+: /, "", name); sub(/ \(UUID: .*/, "", name); gpu = $2 + 0; kind[gpu] = name; next }
     /Link [0-9]+: *[0-9.]+ *GB/ { if (++up[gpu] > most[kind[gpu]]) most[kind[gpu]] = up[gpu]; if (gpu > last) last = gpu }
     END {
@@ -120,7 +129,7 @@ health::look_at_links() {
 }
 
 # health::query OPTION - prints a line for each GPU.
-health::query() { timeout 10 nvidia-smi "$1" --format=csv,noheader,nounits 2>/dev/null || true; }
+health::query() { timeout "${KIT_QUERY_S}" nvidia-smi "$1" --format=csv,noheader,nounits 2>/dev/null || true; }
 
 # health::warn - on the first node, when all are ready: what makes no node bad.
 health::warn() {
