@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -386,6 +387,13 @@ def test_a_task_that_fails_while_it_is_followed_leaves_the_secrets_of_the_others
 def test_a_job_that_the_program_of_a_local_run_submits_is_not_taken_for_a_local_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KIT_LOOPBACK", "1")
     assert "KIT_LOOPBACK" not in client.environment()
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"])
+def test_the_gpus_that_are_chosen_on_this_machine_are_not_chosen_for_a_job(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "3")
+    assert subprocess.run(["printenv", name], capture_output=True, text=True).stdout == "3\n"
+    assert client.run(["printenv", name]).stdout == ""
 
 
 def test_what_filters_the_users_own_questions_filters_none_of_kits(monkeypatch: pytest.MonkeyPatch) -> None:

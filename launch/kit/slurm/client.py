@@ -17,6 +17,14 @@ PATIENCE_S = 120.0  # for a command of Slurm
 
 # The cluster to ask, of those that this Slurm knows; "" is its own, None those of SLURM_CLUSTERS.
 _cluster: Optional[str] = None
+# Variables that choose among a machine's GPUs; the last one is Intel's.
+_GPU_CHOICE = (
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
+)
 _OF_JOBS = ("squeue", "sacct", "scontrol", "scancel")
 
 
@@ -174,14 +182,15 @@ def environment() -> dict[str, str]:
     """Return the environment without SLURM_ variables, which sbatch would pass on to a new job.
 
     Nor has it those by which users filter and shape what Slurm's commands show and cancel, and the
-    mark of `kit run`, whose program may submit a job.
+    mark of `kit run`, whose program may submit a job. Nor has it the choice of GPUs: those are of
+    this machine, and Slurm sets its own choice only where it manages the GPUs.
     """
     kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
     others = ("SLURM_", "SLURMD_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_", "KIT_LOOPBACK")
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(others) or name in kept
+        if (not name.startswith(others) or name in kept) and name not in _GPU_CHOICE
     }
 
 
