@@ -424,6 +424,17 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
         "kit: error: node7: the container shows 1 of the 2 GPUs that the job asked for\n"
         "  fix: look at the node: nvidia-smi; without it: sbatch --exclude=node7 run_script.sh\n",
     )
+    for variable, value, option in (
+        ("SLURM_GPU_BIND", "single:1", "gpu-bind"),
+        ("SLURM_GPUS_PER_TASK", "1", "gpus-per-task"),
+        ("SLURM_NTASKS_PER_GPU", "1", "ntasks-per-gpu"),
+        ("SLURM_TRES_PER_TASK", "cpu=4,gres/gpu=1", "tres-per-task"),
+        ("SLURM_GPU_BIND", "none", ""),
+        ("SLURM_TRES_PER_TASK", "cpu=4", ""),
+    ):
+        done = subprocess.run(inside, cwd=run, env={**env, variable: value}, capture_output=True, text=True, timeout=120)
+        fix = f"Slurm binds each task to GPUs of its own by its option {option}: leave that out, or write `gpu-bind: none` under `slurm`\n"
+        assert done.stderr.partition("fix: ")[2] == (fix if option else "look at the node: nvidia-smi; without it: sbatch --exclude=node7 run_script.sh\n")
     stub(tmp_path / "bin", "nvidia-smi", "exec sleep 60")
     done = subprocess.run(inside, cwd=run, env={**env, "KIT_GPUS_TIMEOUT_S": "1"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr  # a slow tool says nothing of the GPUs

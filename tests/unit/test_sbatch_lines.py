@@ -125,6 +125,30 @@ def test_any_option_of_sbatch_may_ask_for_the_gpus_of_the_key(option: str, tmp_p
     assert ("gpus-per-node" in options_of(done.out)) == (option == "gpus=no")
 
 
+@pytest.mark.parametrize(
+    ("launcher", "gpus", "bind", "is_refused"),
+    [
+        ("torchrun", "2", "single:1", True),
+        ("srun", "2", "per_task:1", True),
+        ("srun", "2", "map:0,1", True),
+        ("torchrun", "2", "verbose,mask:0x1", True),
+        ("srun", "2", "closest", False),
+        ("torchrun", "2", "verbose,closest", False),
+        ("srun", "2", "none", False),
+        ("srun", "1", "single:1", False),
+    ],
+)
+def test_tasks_are_not_bound_to_some_of_several_gpus(
+    launcher: str, gpus: str, bind: str, is_refused: bool, tmp_path: Path, kit_here, monkeypatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    options = ("--runtime", "none", "--launcher", launcher, "--gpus-per-node", gpus, "--slurm", f"gpu-bind={bind}")
+    done = kit_here("submit", "train.py", *options, "--dry-run")
+    refusal = f"with gpu-bind {bind} each task sees only some GPUs of its node"
+    assert (refusal in done.err, done.code != 0) == (is_refused, is_refused), done.err
+
+
 def test_the_gpus_of_the_profile_are_compared_with_those_of_the_command_line(tmp_path: Path, kit_here, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KIT_CLUSTERS", str(tmp_path))

@@ -24,6 +24,7 @@ CHECKPOINT_S = 120
 REQUEUES = ("checkpoint", "requeue")  # the values of on_preempt with which a job is started again
 _SIZE = re.compile(r"([0-9]+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _READABLE_SIZE = re.compile("(?i)[0-9]+[KMGT]?B?|false|no|off")
+_BINDS_TASKS = re.compile("(?:v(?:erbose)?,)?(?:single|per_task|map|mask)", re.IGNORECASE)
 _WITHOUT_VALUE = (*sbatch_options.FLAGS, "kill-on-invalid-dep")
 
 
@@ -102,10 +103,27 @@ def _check_against_job(
         if job.on_preempt in REQUEUES:
             problem = f"'{name}' is set by `on_preempt: {job.on_preempt}`"
             problems.add(given[name].where, problem, "remove one of them")
-    if layout.tasks_per_node > 1 and "gpus-per-task" in own:
+    _check_gpus_of_tasks(own, given, layout, problems)
+
+
+def _check_gpus_of_tasks(
+    own: Options, given: dict[str, Located], layout: Layout, problems: Problems
+) -> None:
+    """Refuse options by which Slurm shows each task only some GPUs of its node."""
+    fix = "each rank takes the one of its local rank"
+    asked = gpu_request.read({**own, "ntasks-per-node": str(layout.tasks_per_node)})
+    names = [name for name in ("gpus-per-task", "ntasks-per-gpu") if name in own]
+    names += [request.option for request in asked if request.option == "tres-per-task"]
+    for name in names if layout.tasks_per_node > 1 else ():
         effect = "each rank sees only one GPU, and NCCL cannot use NVLink between them"
-        fix = "use the job's own key: `gpus_per_node`; each rank takes the one of its local rank"
-        problems.add(given["gpus-per-task"].where, f"with gpus-per-task {effect}", fix)
+        own_key = f"use the job's own key: `gpus_per_node`; {fix}"
+        problems.add(given[name].where, f"with {name} {effect}", own_key)
+    nodes = layout.nodes + layout.spares
+    count = max([layout.gpus_per_node, *(request.of_node(nodes) for request in asked[:1])])
+    bind = own.get("gpu-bind") or ""
+    if count > 1 and _BINDS_TASKS.match(bind):
+        problem = f"with gpu-bind {bind} each task sees only some GPUs of its node"
+        problems.add(given["gpu-bind"].where, problem, f"leave it out: with `gpus_per_node` {fix}")
 
 
 def _gpu_line(directive: str, count: int, own: Options) -> Options:

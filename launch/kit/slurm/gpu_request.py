@@ -20,6 +20,10 @@ class GpuRequest(NamedTuple):
     def total(self) -> int:
         return sum(self.gpus.values())
 
+    def of_node(self, nodes: int) -> int:
+        """Return the number for each of so many nodes, rounded down."""
+        return self.total // nodes if self.of_all_nodes else self.total
+
 
 def read(options: Mapping[str, Optional[str]]) -> list[GpuRequest]:
     """Return what each of the options asks for, without those that name no GPU."""

@@ -74,7 +74,23 @@ gpus::check() {
   else
     return 0 # other makes say nothing that counts as well inside a container
   fi
-  ((${#kit_gpus[@]} >= KIT_GPUS_PER_NODE)) ||
-    kit::die "the container shows ${#kit_gpus[@]} of the ${KIT_GPUS_PER_NODE} GPUs that the job asked for" \
-      "look at the node: nvidia-smi; without it: sbatch --exclude=${SLURMD_NODENAME:-${HOSTNAME}} run_script.sh" fewer-gpus
+  ((${#kit_gpus[@]} < KIT_GPUS_PER_NODE)) || return 0
+  local kit_fix="look at the node: nvidia-smi; without it: sbatch --exclude=${SLURMD_NODENAME:-${HOSTNAME}} run_script.sh"
+  local -r kit_option="$(gpus::binding_option)"
+  [[ -z "${kit_option}" ]] ||
+    kit_fix="Slurm binds each task to GPUs of its own by its option ${kit_option}: leave that out, or write \`gpu-bind: none\` under \`slurm\`"
+  kit::die "the container shows ${#kit_gpus[@]} of the ${KIT_GPUS_PER_NODE} GPUs that the job asked for" "${kit_fix}" fewer-gpus
+}
+
+# gpus::binding_option - prints the option of sbatch by which Slurm shows a task only some GPUs of its node, if the job has one.
+gpus::binding_option() {
+  if [[ -n "${SLURM_GPU_BIND:-}" && "${SLURM_GPU_BIND}" != *none ]]; then
+    printf 'gpu-bind'
+  elif [[ -n "${SLURM_GPUS_PER_TASK:-}" ]]; then
+    printf 'gpus-per-task'
+  elif [[ -n "${SLURM_NTASKS_PER_GPU:-}" ]]; then
+    printf 'ntasks-per-gpu'
+  elif [[ "${SLURM_TRES_PER_TASK:-}" == *gpu* ]]; then
+    printf 'tres-per-task'
+  fi
 }
