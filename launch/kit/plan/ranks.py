@@ -78,11 +78,16 @@ def check(
         problems.warn(where, f"{problem}, and NCCL refuses two ranks on one GPU", fix)
     tasks = {"ntasks-per-node": str(found.tasks_per_node)}
     texts = {name: _text(item) for name, item in options.items()}
-    for asked in gpu_request.read({**texts, **tasks}):
-        if asked.option == "gres" and job.gpus_per_node is None:
-            _warn_of_one_rank(job, launcher, asked.total, options["gres"].where, problems)
-        elif gpus and (asked.option != "gpus-per-socket" or "sockets-per-node" in options):
-            _compare(job, found, asked, options[asked.option].where, problems)
+    asked = [
+        request
+        for request in gpu_request.read({**texts, **tasks})
+        if request.option != "gpus-per-socket" or "sockets-per-node" in options
+    ]
+    if job.gpus_per_node is None and asked:  # the first one counts
+        where = options[asked[0].option].where
+        _warn_of_one_rank(job, launcher, found, asked[0], where, problems)
+    for request in asked if gpus else ():
+        _compare(job, found, request, options[request.option].where, problems)
 
 
 def _text(option: Located) -> Optional[str]:
@@ -118,10 +123,21 @@ def _nodes_in_words(found: Layout) -> str:
 
 
 def _warn_of_one_rank(
-    job: Job, launcher: Optional[Plugin], count: int, where: str, problems: Problems
+    job: Job,
+    launcher: Optional[Plugin],
+    found: Layout,
+    asked: GpuRequest,
+    where: str,
+    problems: Problems,
 ) -> None:
     """Warn of GPUs for which no rank starts: the job's own keys alone start ranks."""
+    nodes = found.nodes + found.spares
+    count = asked.of_node(nodes)
     if count > 1 and job.processes_per_node is None and not _own_processes(launcher):
-        problem = f"'gres' asks for {count} GPUs on each node, where one rank starts"
-        fix = f"write `gpus_per_node: {count}` as well, which starts a rank for each of them"
+        is_split = asked.of_all_nodes and (asked.total % nodes or found.least)
+        on = "all nodes together" if asked.of_all_nodes and nodes > 1 else "each node"
+        each = "and one rank starts on each" if on.startswith("all") else "where one rank starts"
+        problem = f"'{asked.option}' asks for {asked.total} GPUs on {on}, {each}"
+        instead = f"instead of `{asked.option}`" if is_split else "as well"
+        fix = f"write `gpus_per_node: {count}` {instead}, which starts a rank for each of them"
         problems.warn(where, problem, f"{fix}; if one is meant: `processes_per_node: 1`")
