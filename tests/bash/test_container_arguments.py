@@ -83,7 +83,7 @@ def test_apptainer_unpacks_in_the_jobs_temporary_folder(tool: str, own: str, sit
     assert f"{own}={expected}" in done.stdout.splitlines(), done.stderr
 
 
-@pytest.mark.parametrize(("device", "option"), [("/dev/kfd", "--rocm"), ("/dev/nvidiactl", "--nv")])
+@pytest.mark.parametrize(("device", "option"), [("/dev/kfd", "--rocm"), ("/dev/nvidiactl", "--nv"), ("/dev/dxg", "--nv")])
 def test_apptainer_brings_a_gpus_libraries_along_where_its_driver_is(device: str, option: str, tmp_path: Path) -> None:
     stub(tmp_path / "bin", "apptainer", 'printf "%s\\n" "$@"\n')
     machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", device]
@@ -124,12 +124,13 @@ def test_an_engine_gets_the_gpus_of_amd_and_their_group(tool: str, tmp_path: Pat
     assert added == {"docker": [str(owner)] if owner else [], "podman": ["keep-groups"] if os.getuid() else []}[tool]
 
 
+@pytest.mark.parametrize("device", ["/dev/nvidiactl", "/dev/dxg"])
 @pytest.mark.parametrize(("tool", "option"), [("docker", "--gpus all"), ("podman", "--device nvidia.com/gpu=all")])
 @pytest.mark.parametrize(("hidden", "is_shown"), [("", True), ("KIT_ENV=(A=b CUDA_VISIBLE_DEVICES=)", False), ("export CUDA_VISIBLE_DEVICES=", False)])
-def test_an_engine_is_asked_for_nvidias_gpus_unless_they_are_hidden(hidden: str, is_shown: bool, tool: str, option: str, tmp_path: Path) -> None:
+def test_an_engine_is_asked_for_nvidias_gpus_unless_they_are_hidden(device: str, hidden: str, is_shown: bool, tool: str, option: str, tmp_path: Path) -> None:
     """An engine without NVIDIA's toolkit cannot give them: a job for the CPUs has to start there, too."""
     stub(tmp_path / "bin", tool, 'printf "%s\n" "$*"\n')
-    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", "/dev/nvidiactl"]
+    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", device]
     env = environment(tmp_path / "bin", **settings(tool))
     env.pop("CUDA_VISIBLE_DEVICES", None)
     words = [*machine, "bash", "-c", f"{hidden}\n{EXEC}", "bash", "runtime::exec", "bash"]

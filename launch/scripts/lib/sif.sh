@@ -19,7 +19,7 @@ sif::exec() {
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   # The current folder is mounted below, if the job sees it.
   local -a kit_args=(--no-home --no-mount cwd --pwd "${KIT_WORKDIR}")
-  [[ ! -e /dev/nvidiactl ]] || kit_args+=(--nv)
+  [[ ! -e /dev/nvidiactl && ! -e /dev/dxg ]] || kit_args+=(--nv)
   [[ ! -e /dev/kfd ]] || kit_args+=(--rocm)
   [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--fakeroot)
   local -i kit_i
