@@ -138,9 +138,7 @@ def test_any_option_of_sbatch_may_ask_for_the_gpus_of_the_key(option: str, tmp_p
         ("srun", "1", "single:1", False),
     ],
 )
-def test_tasks_are_not_bound_to_some_of_several_gpus(
-    launcher: str, gpus: str, bind: str, is_refused: bool, tmp_path: Path, kit_here, monkeypatch
-) -> None:
+def test_tasks_are_not_bound_to_some_of_several_gpus(launcher: str, gpus: str, bind: str, is_refused: bool, tmp_path: Path, kit_here, monkeypatch) -> None:
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
     options = ("--runtime", "none", "--launcher", launcher, "--gpus-per-node", gpus, "--slurm", f"gpu-bind={bind}")
