@@ -109,9 +109,10 @@ probe::gpus() {
   local -a cards=(/proc/driver/nvidia/gpus/*/) names
   local said driver cuda
   [[ -d "${cards[0]}" ]] || cards=()
-  if said="$(gpus::list 2>&1)"; then
-    mapfile -t names < <(printf '%s' "${said:+${said}$'\n'}")
+  if said="$(gpus::ask 2>&1)"; then
+    mapfile -t names < <(gpus::names <<<"${said}")
     probe::say gpus "${#names[@]}" "${#cards[@]}"
+    [[ "${said}" != *' MIG '* ]] || probe::say gpus-of-slurm "$(gpus::count <<<"${said}")"
     ((${#names[@]} == 0)) || probe::say gpu "${names[@]}"
   else
     probe::say gpus 0 "${#cards[@]}" "$(probe::last <<<"${said}")"

@@ -138,6 +138,25 @@ def test_the_nodes_network_is_told_and_what_the_image_lacks_for_it(tmp_path: Pat
     ]
 
 
+CUT = "echo 'GPU 0: x (UUID: GPU-1)'; echo '  MIG 3g.40gb     Device  0: (UUID: MIG-1)'; echo '  MIG 3g.40gb     Device  1: (UUID: MIG-2)'"
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        (CUT, [["gpus", "1", "0"], ["gpus-of-slurm", "2"], ["gpu", "x"]]),
+        (f"{CUT}; echo 'GPU 1: y (UUID: GPU-2)'", [["gpus", "2", "0"], ["gpus-of-slurm", "3"], ["gpu", "x", "y"]]),
+        ("echo 'GPU 1: y (UUID: GPU-2)'", [["gpus", "1", "0"], ["gpu", "y"]]),
+        ("echo 'No devices were found'", [["gpus", "0", "0"]]),
+        ("exec sleep 60", [["gpus", "0", "0", "nvidia-smi: has not answered within 1 s"]]),
+    ],
+)
+def test_gpus_and_their_parts_are_counted_as_slurm_counts_them(listed: str, told: list[list[str]], tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "nvidia-smi", f'[[ "$1" == --list-gpus ]] || exit 0\n{listed}\n')
+    found = of(facts(PATH=f"{tmp_path}/bin:{os.environ['PATH']}", KIT_GPUS_TIMEOUT_S="1"), "gpus", "gpus-of-slurm", "gpu")
+    assert [[*fact[:2], "0", *fact[3:]] if fact[0] == "gpus" else fact for fact in found] == told
+
+
 @pytest.mark.parametrize("says", ["Driver Version: 610.43 CUDA Version: 13.3", "KMD Version: 610.43 CUDA UMD Version: 13.3"])
 def test_the_driver_is_named_in_the_words_of_old_and_new_ones(says: str, tmp_path: Path) -> None:
     stub(

@@ -339,6 +339,13 @@ def test_a_line_that_was_cut_off_is_left_out() -> None:
     assert nodes["node1"].said == {}
 
 
+@pytest.mark.parametrize(("parts", "evidence"), [("7", ["7 of 8"]), ("8", [])])
+def test_parts_of_a_gpu_count_as_slurm_counts_them(parts: str, evidence: list[str]) -> None:
+    one = cluster(2, node2=f"gpus\t2\t2\ngpus-of-slurm\t{parts}")
+    said = examination.as_json(Examination(one, judged(one), "", on_slurm=True))
+    assert [item["evidence"] for item in said["findings"]] == evidence
+
+
 def test_json_tells_all() -> None:
     one = cluster(2, node2="gpus\t7\t7")
     said = json.loads(json.dumps(examination.as_json(Examination(one, judged(one), "", on_slurm=True))))

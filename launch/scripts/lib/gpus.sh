@@ -30,6 +30,9 @@ gpus::ask() {
 # gpus::names - prints the name of each GPU of what gpus::ask has printed, which is the input.
 gpus::names() { sed -n 's/ (UUID: .*//; s/^GPU [0-9]*: *//p'; }
 
+# gpus::count - prints the number of GPUs as Slurm counts them, where parts of one (MIG) are GPUs of their own, of the same input.
+gpus::count() { awk '/^GPU / { count++; is_whole = 1 } /^ +MIG / { if (!is_whole) count++; is_whole = 0 } END { print count + 0 }'; }
+
 # gpus::list - prints the name of each GPU. Fails as gpus::ask does.
 gpus::list() {
   local kit_said

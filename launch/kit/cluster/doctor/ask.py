@@ -20,7 +20,7 @@ from kit.cluster.doctor import facts
 from kit.cluster.doctor.facts import Cluster, Node
 
 START_S = 15  # for the other nodes, from the first node's first line
-READY_S = 60  # for nodes that have begun: an image may have to be started
+READY_S = 90  # for nodes that have begun: an image may start slowly, and nvidia-smi list slowly
 CLOCK_S = 5
 CONNECT_S = 20
 

@@ -116,7 +116,8 @@ def _wants_gpus(cluster: Cluster) -> bool:
 def gpus(node: Node, _: Cluster) -> Iterator[Found]:
     shown, driven, problem = node.one("gpus", 3)
     # A job that asks for no GPU may see none, while the driver knows them all.
-    present = max(int(shown or 0), int(driven or 0))
+    # Slurm may count the parts of a GPU that is cut (MIG).
+    present = max(int(shown or 0), int(driven or 0), node.number("gpus-of-slurm"))
     if present < node.gpus:
         yield Found("fewer", f"{present} of {node.gpus}{f'; {problem}' if problem else ''}")
 
