@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, environment, stub
+from running import SCRIPTS, bash, environment, stub
 
 SET = 'KIT_RUN_DIR="$1"; source "$1/lib/messages.sh"; source "$1/lib/enroot.sh"; enroot::set_devices; env'
 NAMES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "MELLANOX_VISIBLE_DEVICES")
@@ -82,3 +82,14 @@ def test_from_a_login_node_each_of_the_jobs_nodes_is_asked_in_one_step(adapters:
 def test_without_an_answer_no_device_is_asked_for(tmp_path: Path) -> None:
     stub(tmp_path / "bin", "srun", "exit 1\n")
     assert told(tmp_path, gpu=True, adapter=MLX5, script=f"KIT_ON_NODE=(srun)\n{SET}") == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+@pytest.mark.parametrize(("modprobe", "said"), [('touch "${DEV}/nvidia-uvm"', ""), ("exit 1", "this node has no /dev/nvidia-uvm")])
+def test_a_node_that_was_just_booted_gets_what_cuda_needs_before_its_containers(modprobe: str, said: str, tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "nvidia-modprobe", f'[[ "$*" == "-u -c 0" ]] || exit 2\n{modprobe}\n')
+    script = 'source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/lib/gpus.sh"; gpus::bring_memory "$1"'
+    settings = {"KIT_RUN_DIR": str(SCRIPTS), "DEV": str(tmp_path)}
+    assert bash(script, tmp_path, env=environment(tmp_path / "bin", **settings)).stderr == ""  # no driver
+    (tmp_path / "nvidiactl").touch()
+    done = bash(script, tmp_path, env=environment(tmp_path / "bin", **settings))
+    assert done.returncode == 0 and said in done.stderr and bool(done.stderr) == bool(said)

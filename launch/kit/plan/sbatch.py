@@ -112,8 +112,8 @@ def _check_gpus_of_tasks(
     """Refuse options by which Slurm shows each task only some GPUs of its node."""
     fix = "each rank takes the one of its local rank"
     asked = gpu_request.read({**own, "ntasks-per-node": str(layout.tasks_per_node)})
-    names = [name for name in ("gpus-per-task", "ntasks-per-gpu") if name in own]
-    names += [request.option for request in asked if request.option == "tres-per-task"]
+    for_gpus = {request.option for request in asked} & {"tres-per-task"}
+    names = sorted({"gpus-per-task", "ntasks-per-gpu"} & own.keys() | for_gpus)
     for name in names if layout.tasks_per_node > 1 else ():
         effect = "each rank sees only one GPU, and NCCL cannot use NVLink between them"
         own_key = f"use the job's own key: `gpus_per_node`; {fix}"

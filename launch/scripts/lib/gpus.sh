@@ -59,6 +59,16 @@ gpus::missing_of() {
   ((kit_count >= KIT_GPUS_PER_NODE)) || [[ "$1" == *' MIG '* ]] || printf 'shows %d of %d GPUs' "${kit_count}" "${KIT_GPUS_PER_NODE}"
 }
 
+# gpus::bring_memory [DEV] - CUDA needs /dev/nvidia-uvm. On a node that was just booted, its first user makes the driver bring it, by
+# nvidia-modprobe, which no container has.
+gpus::bring_memory() {
+  local -r dev="${1:-/dev}"
+  [[ -e "${dev}/nvidiactl" && ! -e "${dev}/nvidia-uvm" ]] || return 0
+  timeout 20 nvidia-modprobe -u -c 0 >/dev/null 2>&1 || true
+  [[ -e "${dev}/nvidia-uvm" ]] ||
+    kit::warn "this node has no /dev/nvidia-uvm, without which CUDA does not start" "have the module nvidia-uvm loaded there: nvidia-modprobe -u -c 0"
+}
+
 # gpus::check - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly, or
 # train on its CPUs. CUDA_VISIBLE_DEVICES is Slurm's word, whether or not the container has these devices.
 gpus::check() {

@@ -4,7 +4,7 @@
 [[ -z "${KIT_HEALTH:-}" ]] || source "${KIT_RUN_DIR}/lib/health.sh"
 [[ -z "${KIT_PACKAGES:-}" ]] || { source "${KIT_RUN_DIR}/lib/packages.sh" && packages::mount; }
 
-((KIT_GPUS_PER_NODE == 0)) || source "${KIT_RUN_DIR}/lib/fabric.sh"
+((KIT_GPUS_PER_NODE == 0)) || { source "${KIT_RUN_DIR}/lib/fabric.sh" && source "${KIT_RUN_DIR}/lib/gpus.sh"; }
 
 # node::begin - comes first on a node, where srun has started the script.
 node::begin() {
@@ -25,6 +25,7 @@ node::bring_mounts() {
 
 # node::bring_container - makes the container, and starts it where only that shows whether this node can mount the job's data.
 node::bring_container() {
+  ((KIT_GPUS_PER_NODE == 0)) || gpus::bring_memory
   runtime::check
   runtime::prepare
   ! declare -F mounts::try_data >/dev/null || mounts::try_data
