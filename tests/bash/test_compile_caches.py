@@ -79,14 +79,48 @@ def test_each_cache_has_its_place_in_a_folder_of_the_image_and_the_machine_on_th
 
 
 def test_what_the_image_says_stays(tmp_path: Path) -> None:
-    script = 'source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=1; cache::set_variables;' + SHOWS
+    script = 'source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=1 KIT_RUNTIME=apptainer; cache::set_variables;' + SHOWS
     done = bash(script, tmp_path, env=slurm(KIT_RUN_DIR=str(SCRIPTS), TORCHINDUCTOR_CACHE_DIR="/image"))
     assert done.stdout.splitlines() == [f"{tmp_path}/triton", "/image", f"{tmp_path}/cuda", f"{tmp_path}/jax"]
 
 
 def test_on_several_nodes_jax_is_left_alone(tmp_path: Path) -> None:
-    script = 'source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=2; cache::set_variables;' + SHOWS
+    script = 'source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=2 KIT_RUNTIME=apptainer; cache::set_variables;' + SHOWS
     assert bash(script, tmp_path, env=slurm(KIT_RUN_DIR=str(SCRIPTS))).stdout.splitlines()[3] == ""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "files", "said", "expected"),
+    [
+        ("apptainer", ["__init__.py"], {"PYTHONDONTWRITEBYTECODE": "1"}, ["/cache/python", ""]),
+        ("apptainer", ["__init__.py", "__pycache__/__init__.cpython-312.pyc"], {"PYTHONDONTWRITEBYTECODE": "1"}, ["", "1"]),
+        ("apptainer", ["__init__.py"], {"PYTHONPYCACHEPREFIX": "/image"}, ["/image", ""]),
+        ("apptainer", [], {}, ["", ""]),
+        ("none", ["__init__.py"], {}, ["", ""]),
+    ],
+)
+def test_bytecode_is_kept_where_the_image_has_none(runtime: str, files: list[str], said: dict[str, str], expected: list[str], tmp_path: Path) -> None:
+    for file in files:
+        path = tmp_path / "lib/python3.12/site-packages/torch" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    stub(tmp_path / "bin", "python3", "exit 1")
+    script = f"""
+    source "${{KIT_RUN_DIR}}/lib/cache.sh"
+    cd "$1" && mkdir -p cache && KIT_CACHE_DIR="$1/cache" NNODES=1 KIT_RUNTIME={runtime} PATH="$1/bin:/usr/bin:/bin"
+    cache::set_variables
+    printf '%s\\n' "${{PYTHONPYCACHEPREFIX-}}" "${{PYTHONDONTWRITEBYTECODE-}}"
+    """
+    shown = bash(script, tmp_path, env={**slurm(KIT_RUN_DIR=str(SCRIPTS)), "PYTHONDONTWRITEBYTECODE": "", **said}).stdout.splitlines()
+    assert [line.removeprefix(str(tmp_path)) for line in shown] == expected
+
+
+def test_bytecode_alone_is_no_news_and_that_of_the_runs_own_code_is_not_kept(site: Site) -> None:
+    compiles = 'place="${TRITON_CACHE_DIR%/*}/python" && mkdir -p "${place}/usr" "${place}${KIT_RUN_DIR}/code" && echo code | tee "${place}/usr/a.pyc" >"${place}${KIT_RUN_DIR}/code/b.pyc"'
+    site.job("first", compiles)
+    assert not list(site.images.glob("kit-cache-*"))
+    site.job("first", f"{compiles}; {COMPILES}")
+    assert names(site.kept()) == ["./python/usr/a.pyc", "./triton/kernel"]
 
 
 def test_off_sets_nothing_and_makes_nothing(site: Site) -> None:

@@ -101,4 +101,25 @@ cache::set_variables() {
   export CUDA_CACHE_PATH="${CUDA_CACHE_PATH:-${KIT_CACHE_DIR}/cuda}"
   # Of several nodes, JAX writes on the first one alone. One that finds a program compiled does not join the others in tuning it.
   ((NNODES > 1)) || export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-${KIT_CACHE_DIR}/jax}"
+  if [[ "${KIT_RUNTIME}" != none && -z "${PYTHONPYCACHEPREFIX:-}" ]] && cache::lacks_bytecode; then
+    export PYTHONPYCACHEPREFIX="${KIT_CACHE_DIR}/python"
+    unset PYTHONDONTWRITEBYTECODE # which keeps images small, and is in many
+  fi
+}
+
+# cache::lacks_bytecode - whether torch was installed without bytecode, as uv does. A container is mostly read-only or new: Python would
+# compile torch for each process of each start. Where an image has bytecode, Python is not to look elsewhere.
+cache::lacks_bytecode() {
+  local kit_folder kit_packages
+  local -a kit_folders
+  IFS=: read -ra kit_folders <<<"${PATH}"
+  for kit_folder in "${kit_folders[@]}"; do
+    [[ -x "${kit_folder}/python3" || -x "${kit_folder}/python" ]] || continue
+    for kit_packages in "${kit_folder}"/../lib/python3*/*-packages "${kit_folder}"/../local/lib/python3*/*-packages; do
+      [[ -e "${kit_packages}/torch/__init__.py" ]] || continue
+      ! compgen -G "${kit_packages}/torch/__pycache__/__init__.*.pyc" >/dev/null
+      return
+    done
+  done
+  return 1
 }

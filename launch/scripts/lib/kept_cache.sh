@@ -79,14 +79,15 @@ kept_cache::pack() {
 kept_cache::archive() (
   local -i rc=0
   cd -- "${KIT_CACHE_DIR}" || return
-  find . -type f ! -name '.kit-*' "${settled[@]}" -print0 |
+  find . -type f ! -name '.kit-*' ! -path "./python${KIT_RUN_DIR}/*" "${settled[@]}" -print0 |
     timeout "${limit_s}" tar --create --use-compress-program='gzip -1' --ignore-failed-read --null --files-from=- --file=- || rc=$?
   ((rc <= 1)) # 1: a file changed while it was read
 )
 
-# kept_cache::has_news - whether the folder holds what the file does not. Locks, which are empty, are no news.
+# kept_cache::has_news - whether the folder holds what the file does not. Locks, which are empty, are no news, nor is bytecode, which each
+# run has of its own code.
 kept_cache::has_news() {
   local -a newer=()
   [[ ! -e "${KIT_CACHE_FILE}" || ! -e "${KIT_CACHE_DIR}/.kit-kept" ]] || newer=(-newer "${KIT_CACHE_DIR}/.kit-kept")
-  [[ -n "$(find "${KIT_CACHE_DIR}" -type f -size +0 ! -name '.kit-*' "${newer[@]}" -print -quit 2>/dev/null)" ]]
+  [[ -n "$(find "${KIT_CACHE_DIR}" -type f -size +0 ! -name '.kit-*' ! -path '*/kit-cache-*/python/*' "${newer[@]}" -print -quit 2>/dev/null)" ]]
 }
