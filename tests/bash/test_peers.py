@@ -117,8 +117,11 @@ NAMED = [
 
 
 def free_port() -> str:
-    """One that no outgoing connection has: behind it, what other tests have just ended would look like ranks that met."""
-    for port in random.sample(range(61000, 65536), 100):
+    """One that no outgoing connection has, nor any job of another test: what those have just ended would look like ranks that met."""
+    used = "".join(path.read_text() for path in Path("/proc/net").glob("tcp*"))
+    for port in random.sample(range(20000, 30000), 100):
+        if f":{port:04X} " in used:
+            continue
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return str(port)
     raise AssertionError("no free port")
