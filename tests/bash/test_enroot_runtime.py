@@ -373,7 +373,7 @@ def test_every_start_is_noted_as_the_containers_last_use(node: Node) -> None:
 
 
 def test_a_container_that_a_crash_of_the_node_emptied_is_made_again(node: Node) -> None:
-    """What was not on the disk yet has its name there, and no content."""
+    """The names of its files had reached the disk, but not their content."""
     assert node.start().returncode == 0
     rootfs = node.data / node.name()
     before = files(rootfs)

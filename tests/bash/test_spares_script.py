@@ -27,14 +27,15 @@ def check(
     folder: Path, *masters: str, free_mb: str = "echo 99999", gpus: int = 0, shown: str = "", port: object = 1, health: str = "", **variables: str
 ) -> str:
     """What node n2 answers, of its own disk and GPUs and of these masters."""
+    scratch = str(folder) if health else "/scratch"
     stub(
         folder / "bin",
         "df",
-        f'[[ "$*" == "--output=avail --block-size=1M -- "* ]] || exit 3\nfree="$({free_mb})" && printf "Avail\\n%s\\n" "${{free}}"\n',
+        f'[[ "$*" == "--output=avail --block-size=1M -- {scratch}" ]] || exit 3\nfree="$({free_mb})" && printf "Avail\\n%s\\n" "${{free}}"\n',
     )
     stub(folder / "bin", "nvidia-smi", f"{shown}\n")
     stub(folder / "bin", "getent", 'case "$2" in n9) echo "127.0.1.1 STREAM n9" ;; *) echo "127.0.0.1 STREAM" ;; esac\n')
-    run = run_dir(folder, "true", nodes=3, spares=1, bad_nodes="/none", scratch=str(folder) if health else "/scratch", gpus_per_node=gpus, health=health)
+    run = run_dir(folder, "true", nodes=3, spares=1, bad_nodes="/none", scratch=scratch, gpus_per_node=gpus, health=health)
     env = slurm(nodes=4, folders=(folder / "bin",), SLURMD_NODENAME="n2", KIT_SLURMD_PORT=str(port), **variables)
     done = start(run, "check", *masters, env=env)
     assert done.returncode == 0, done.stderr

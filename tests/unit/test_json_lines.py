@@ -23,9 +23,10 @@ def test_what_a_full_disk_has_cut_off_costs_no_later_line(tmp_path: Path) -> Non
 
 def test_a_run_of_a_cluster_is_found_behind_a_line_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    for number in ("1", "2"):
-        records.add(Record("far", "/project", f"/runs/{number}", number))
-        os.truncate(tmp_path / "kit/elsewhere.jsonl", (tmp_path / "kit/elsewhere.jsonl").stat().st_size - (number == "1"))  # its end of line
+    file = tmp_path / "kit/elsewhere.jsonl"
+    records.add(Record("far", "/project", "/runs/1", "1"))
+    os.truncate(file, file.stat().st_size - 1)  # without its end
+    records.add(Record("far", "/project", "/runs/2", "2"))
     assert [record.id for record in records.records()] == ["1", "2"]
 
 

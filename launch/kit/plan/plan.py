@@ -40,6 +40,11 @@ class Layout:
     least: int = 0  # the fewest nodes of a range; 0 without a range
 
     @property
+    def requested_nodes(self) -> int:
+        """Return how many nodes Slurm is asked for."""
+        return self.nodes + self.spares
+
+    @property
     def ranks(self) -> int:
         """Return how many ranks the run has on all nodes."""
         return self.nodes * self.processes_per_node

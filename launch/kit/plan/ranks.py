@@ -83,7 +83,7 @@ def check(
         for request in gpu_request.read({**texts, **tasks})
         if request.option != "gpus-per-socket" or "sockets-per-node" in options
     ]
-    if job.gpus_per_node is None and asked:  # the first one counts
+    if job.gpus_per_node is None and asked:  # Slurm goes by the first
         where = options[asked[0].option].where
         _warn_of_one_rank(job, launcher, found, asked[0], where, problems)
     for request in asked if gpus else ():
@@ -98,7 +98,7 @@ def _text(option: Located) -> Optional[str]:
 
 def _compare(job: Job, found: Layout, asked: GpuRequest, where: str, problems: Problems) -> None:
     """Refuse an option that asks for other GPUs than the key, which it would replace."""
-    nodes = found.nodes + found.spares if asked.of_all_nodes else 1
+    nodes = found.requested_nodes if asked.of_all_nodes else 1
     if asked.total == found.gpus_per_node * nodes and not (asked.of_all_nodes and found.least):
         return
     name, own = asked.option, f"`gpus_per_node` for {found.gpus_per_node}"
@@ -117,7 +117,7 @@ def _compare(job: Job, found: Layout, asked: GpuRequest, where: str, problems: P
 def _nodes_in_words(found: Layout) -> str:
     if found.least:
         return f"{found.least} to {found.nodes} nodes, for which no one number fits"
-    return formats.number(found.nodes + found.spares, "node") + (
+    return formats.number(found.requested_nodes, "node") + (
         ", spares included" if found.spares else ""
     )
 
@@ -131,7 +131,7 @@ def _warn_of_one_rank(
     problems: Problems,
 ) -> None:
     """Warn of GPUs for which no rank starts: the job's own keys alone start ranks."""
-    nodes = found.nodes + found.spares
+    nodes = found.requested_nodes
     count = asked.of_node(nodes)
     if count > 1 and job.processes_per_node is None and not _own_processes(launcher):
         is_split = asked.of_all_nodes and (asked.total % nodes or found.least)

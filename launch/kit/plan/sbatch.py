@@ -118,8 +118,8 @@ def _check_gpus_of_tasks(
         effect = "each rank sees only one GPU, and NCCL cannot use NVLink between them"
         own_key = f"use the job's own key: `gpus_per_node`; {fix}"
         problems.add(given[name].where, f"with {name} {effect}", own_key)
-    nodes = layout.nodes + layout.spares
-    count = max([layout.gpus_per_node, *(request.of_node(nodes) for request in asked[:1])])
+    of_options = [request.of_node(layout.requested_nodes) for request in asked[:1]]
+    count = max([layout.gpus_per_node, *of_options])
     bind = own.get("gpu-bind") or ""
     if count > 1 and _BINDS_TASKS.match(bind):
         problem = f"with gpu-bind {bind} each task sees only some GPUs of its node"

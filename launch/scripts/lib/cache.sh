@@ -2,6 +2,7 @@
 # cache.sh - the caches of compilers in one folder of each node's disk, for each image and kind of machine: docs/compile-caches.md.
 # only: KIT_CACHE
 
+source "${KIT_RUN_DIR}/lib/program.sh"
 [[ "${KIT_CACHE:-}" != keep ]] || source "${KIT_RUN_DIR}/lib/kept_cache.sh"
 
 # The same on every node. The first one tells it, since root in a container has another number.
@@ -107,19 +108,17 @@ cache::set_variables() {
   fi
 }
 
-# cache::lacks_bytecode - whether torch was installed without bytecode, as uv does. A container is mostly read-only or new: Python would
-# compile torch for each process of each start. Where an image has bytecode, Python is not to look elsewhere.
+# cache::lacks_bytecode - whether torch was installed without bytecode, as uv does. A container is mostly read-only or new, so every process
+# would compile torch again, at every start. Where an image has bytecode, Python must find it there.
 cache::lacks_bytecode() {
-  local kit_folder kit_packages
+  local kit_folder
   local -a kit_folders
   IFS=: read -ra kit_folders <<<"${PATH}"
   for kit_folder in "${kit_folders[@]}"; do
     [[ -x "${kit_folder}/python3" || -x "${kit_folder}/python" ]] || continue
-    for kit_packages in "${kit_folder}"/../lib/python3*/*-packages "${kit_folder}"/../local/lib/python3*/*-packages; do
-      [[ -e "${kit_packages}/torch/__init__.py" ]] || continue
-      ! compgen -G "${kit_packages}/torch/__pycache__/__init__.*.pyc" >/dev/null
-      return
-    done
+    program::has_file "${kit_folder}/python3" torch/__init__.py || continue
+    ! program::has_file "${kit_folder}/python3" 'torch/__pycache__/__init__.*.pyc'
+    return
   done
   return 1
 }

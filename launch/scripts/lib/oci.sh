@@ -30,8 +30,8 @@ oci::choose_options() {
   done
 }
 
-# oci::shows_gpus - whether the container gets NVIDIA's GPUs, which WSL has behind /dev/dxg. Where the job or this shell hides them it does not: an engine
-# without NVIDIA's toolkit can then start it.
+# oci::shows_gpus - whether the container gets NVIDIA's GPUs, which WSL has behind /dev/dxg. Where the job or this shell hides them it
+# does not: an engine without NVIDIA's toolkit can then start it.
 oci::shows_gpus() {
   [[ (-e /dev/nvidiactl || -e /dev/dxg) && -n "${CUDA_VISIBLE_DEVICES-all}" && " ${KIT_ENV[*]} " != *' CUDA_VISIBLE_DEVICES= '* ]]
 }
