@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Optional
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/distribution.md"
-SIZES_GB = (0.5, 1.76, 10.0)
+SIZES_GB = (1.76, 10.0)  # times grow with the size
 NODES = (10, 100, 1_000, 10_000)
 
 
