@@ -76,7 +76,7 @@ def _choices() -> str:
         for key, facts in jobs.KEYS.items()
         if facts.choices
     ]
-    return "## Names that keys take\n\n" + _table(("key", "one of"), rows)
+    return "## Keys with a fixed set of values\n\n" + _table(("key", "one of"), rows)
 
 
 def _slurm() -> str:
@@ -86,8 +86,8 @@ def _slurm() -> str:
     ]
     known = ", ".join(f"`{name}`" for name in sbatch_options.options())
     said = (
-        "Any option of sbatch by its long name, also an option of a Slurm plug-in. kit knows, and"
-        f" recognises misspelt, {known}.\n\nkit sets these options in another way:\n\n"
+        "Any option of sbatch by its long name, also an option of a Slurm plug-in. kit knows these,"
+        f" and notices if one is misspelt: {known}.\n\nkit sets these options in another way:\n\n"
     )
     letters = {name: letter for letter, name in sbatch_options.SHORT.items()}
     short = ", ".join(f"`-{letters[name]}`, `--{name}`" for name in sbatch_options.COMMON)
