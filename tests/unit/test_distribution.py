@@ -75,10 +75,11 @@ def staged(kit, tmp_path: Path):
 @pytest.mark.parametrize(
     ("kind", "arguments", "said", "stage"),
     [
-        ("nfs4", "--nodes 24", "none: 24 read it where it is; sending the image pays from 25 nodes on (nfs4, taken for one server)", "none"),
+        ("nfs4", "--nodes 1", "none: 1 node reads it where it is; sending the image pays from 25 nodes on (nfs4, taken for one server)", "none"),
+        ("nfs4", "--nodes 24", "none: 24 nodes read it where it is; sending the image pays from 25 nodes on (nfs4, taken for one server)", "none"),
         ("nfs4", "--nodes 25", "sbcast: sending the image pays from 25 nodes on (nfs4, taken for one server)", "sbcast"),
         ("nfs4", "--nodes 2-25", "sbcast: sending the image pays from 25 nodes on (nfs4, taken for one server)", "sbcast"),
-        ("lustre", "--nodes 1499", "none: 1499 read it where it is; sending the image pays from 1500 nodes on (lustre, taken for many servers)", "none"),
+        ("lustre", "--nodes 1499", "none: 1499 nodes read it where it is; sending the image pays from 1500 nodes on (lustre, taken for many servers)", "none"),
         ("fuse.ceph", "--nodes 1500", "sbcast: sending the image pays from 1500 nodes on (fuse.ceph, taken for many servers)", "sbcast"),
         (
             "nfs4",
@@ -86,7 +87,7 @@ def staged(kit, tmp_path: Path):
             "local: sending the image pays from 25 nodes on (nfs4, taken for one server), and sbcast does not go with spares",
             "local",
         ),
-        ("", "--nodes 24", "none: 24 read it where it is; sending the image pays from 25 nodes on (an unknown file system, taken for one server)", "none"),
+        ("", "--nodes 24", "none: 24 nodes read it where it is; sending the image pays from 25 nodes on (an unknown file system, taken for one server)", "none"),
     ],
 )
 def test_auto_sends_an_image_that_is_unpacked_to_many_nodes(kind: str, arguments: str, said: str, stage: str, staged) -> None:
@@ -95,7 +96,7 @@ def test_auto_sends_an_image_that_is_unpacked_to_many_nodes(kind: str, arguments
 
 def test_a_mounted_image_is_read_in_place_by_more_nodes(staged) -> None:
     said = "sending the image pays from 140 nodes on (nfs, taken for one server)"
-    assert staged("nfs", "--nodes", "139", "--image", "image.sif") == (f"kit: stage none: 139 read it where it is; {said}\n", "none")
+    assert staged("nfs", "--nodes", "139", "--image", "image.sif") == (f"kit: stage none: 139 nodes read it where it is; {said}\n", "none")
     assert staged("nfs", "--nodes", "140", "--image", "image.sif") == (f"kit: stage sbcast: {said}\n", "sbcast")
 
 

@@ -35,7 +35,8 @@ def choose_stage(job: Job, runtime: Plugin) -> tuple[str, str]:
     known = kind or "an unknown file system"
     why = f"sending the image pays from {limit} nodes on ({known}, {taken})"
     if nodes < limit:
-        return "none", f"{nodes} read it where it is; {why}"
+        reading = "1 node reads" if nodes == 1 else f"{nodes} nodes read"
+        return "none", f"{reading} it where it is; {why}"
     if job.spares:
         return "local", f"{why}, and sbcast does not go with spares"
     return "sbcast", why

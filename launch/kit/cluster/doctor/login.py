@@ -79,7 +79,7 @@ def account(node: Node, _: Cluster) -> Iterator[Found]:
 def asking(node: Node, _: Cluster) -> Iterator[Found]:
     problem, fix = node.one("no-nodes", 2)
     if problem:
-        yield Found("none", problem, {"its": fix})
+        yield Found("none", problem, {"remedy": fix})
 
 
 @check("py-spy", seen=lambda node, _: node.one("py-spy")[0])
