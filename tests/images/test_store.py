@@ -9,7 +9,9 @@ import json
 import os
 import socket
 import stat
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,25 @@ def test_what_a_build_of_another_image_left_goes_at_once_where_nobody_builds_it(
     assert left == {f".{place.stem}.lock"} | {
         name for other in (running, elsewhere) for name in (f".{other.stem}.lock", f".{other.file.name}.1{store.PARTIAL}")
     }
+
+
+def test_what_an_interrupted_program_adds_while_its_folder_is_removed_goes_with_the_next_build(place: store.Place) -> None:
+    other = store.Place(place.folder, "other", place.digest)
+    writer = threading.Thread(target=lambda: [refill() for _ in range(200)])
+
+    def refill() -> None:
+        time.sleep(0.001)
+        with suppress(OSError):  # the folder is gone
+            (work / f"{time.monotonic_ns()}").touch()
+
+    with store.locked(place, 1), store.work(place.folder, f".{place.stem}") as work:
+        (work / "many").mkdir()
+        for number in range(2000):
+            (work / "many" / str(number)).touch()
+        writer.start()
+    writer.join()
+    with store.locked(other, 1):
+        assert [path.name for path in place.folder.iterdir()] == [f".{other.stem}.lock"]
 
 
 def test_temporary_folders_of_killed_builds_go_whatever_rights_their_files_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

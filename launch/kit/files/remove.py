@@ -29,12 +29,15 @@ def tree(path: Path, name: str, mark: str = "") -> None:
 
 
 def make_writable(folder: Path) -> None:
-    """Let this user remove what is in a folder, but for what belongs to another user."""
+    """Let this user remove what is in a folder, but for what belongs to another user.
+
+    A program that is just ending may remove some of it meanwhile.
+    """
     os.chmod(folder, 0o700)
     for path, names, _ in os.walk(folder):  # lists a folder only after this loop's body
         for name in names:
             if not os.path.islink(os.path.join(path, name)):
-                with suppress(PermissionError):
+                with suppress(PermissionError, FileNotFoundError):
                     os.chmod(os.path.join(path, name), 0o700)
 
 

@@ -102,7 +102,10 @@ def locked(place: Place, timeout_s: float, note: Note = silent) -> Iterator[bool
     try:
         yield _sweep(place) or was_left
     finally:
-        path.unlink(missing_ok=True)
+        # An interrupted program that is still ending can add a file while its folder is removed. The
+        # lock's file then stays, and the next build removes both.
+        if _remove_unfinished(place.folder, place.stem):
+            path.unlink(missing_ok=True)
         os.close(handle)
 
 
@@ -118,9 +121,9 @@ def _sweep(place: Place) -> bool:
             with _abandoned(place.folder, stem) as is_abandoned:
                 if is_abandoned:
                     found = True
-                    _remove_unfinished(place.folder, stem)
-                    with suppress(OSError):
-                        lock.unlink()
+                    if _remove_unfinished(place.folder, stem):
+                        with suppress(OSError):
+                            lock.unlink()
     _remove_unfinished(place.folder, place.stem)
     for left in place.folder.glob(f".*{PARTIAL}"):
         with suppress(OSError, KitError):
@@ -129,10 +132,16 @@ def _sweep(place: Place) -> bool:
     return found
 
 
-def _remove_unfinished(folder: Path, stem: str) -> None:
+def _remove_unfinished(folder: Path, stem: str) -> bool:
+    """Remove what builds of an image left. Return whether nothing of kit's is left."""
+    is_gone = True
     for left in folder.glob(f".{glob.escape(stem)}.*{PARTIAL}"):
-        with suppress(OSError, KitError):  # it is a colleague's, not kit's, or gone already
-            remove.tree(left, _UNFINISHED)
+        with suppress(KitError):  # it is a colleague's, or not kit's
+            try:
+                remove.tree(left, _UNFINISHED)
+            except OSError:
+                is_gone = is_gone and not os.path.lexists(left)
+    return is_gone
 
 
 def is_abandoned(folder: Path, stem: str) -> bool:
