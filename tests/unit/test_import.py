@@ -392,6 +392,9 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "srun torchrun --nproc_per_node=2 t.py --x 1": {"launcher": "torchrun", "processes_per_node": "2", "command": "t.py --x 1"},
         "srun python -m torch.distributed.run --nproc-per-node=2 -m pkg.t x": {"launcher": "torchrun", "command": "python -m pkg.t x"},
         "torchrun --max-restarts=3 t.py": {"max_restarts": "3", "processes_per_node": "1"},
+        "srun torchrun /shared/t.py --id $SLURM_JOB_ID": {"script": "python /shared/t.py --id $SLURM_JOB_ID\n"},
+        "PROGRAM=$(ls t*.py)\nsrun torchrun $PROGRAM --id 1": {"script": "python $PROGRAM --id 1\n"},
+        "srun torchrun --no-python ./t.sh $SLURM_JOB_ID": {"script": "./t.sh $SLURM_JOB_ID\n"},
         "srun -n 4 --ntasks-per-node=2 -u python t.py": {"launcher": "srun", "processes_per_node": "2"},
         "srun --mpi=pmi2 ./a.out": {"launcher": "mpi", "command": "./a.out"},
         "mpirun -npernode 4 ./a.out": {"launcher": "mpi", "processes_per_node": "4"},
@@ -520,6 +523,10 @@ def test_requeue_is_left_to_on_preempt_where_that_is_advised() -> None:
     assert "slurm" not in yaml.load(found.job, Loader=yaml.BaseLoader)
     assert "SIGUSR1; a program that does not handle it needs `on_preempt: requeue` (docs" in found.job and "write `slurm: {requeue: true}`" in found.job
     assert keys("#SBATCH --requeue\nsrun ./a\n")["slurm"] == {"requeue": "true"}
+
+
+def test_the_variables_to_inherit_are_always_in_the_same_order() -> None:
+    assert keys("python t.py $B $D $A $E $C\n")["inherit"] == ["A", "B", "C", "D", "E"]
 
 
 def test_a_default_of_a_function_is_known() -> None:

@@ -124,9 +124,9 @@ class Placing:
     def _definitions(self, names: Iterable[str]) -> list[Item]:
         """Return the statements that give these names their values, and what those need."""
         found: list[Item] = []
-        open_names, seen = list(names), set()
+        open_names, seen = sorted(names), set()
         while open_names:
-            name = open_names.pop()
+            name = open_names.pop(0)
             if name in seen:
                 continue
             seen.add(name)
@@ -136,7 +136,7 @@ class Placing:
             for item in makers:
                 if item not in found:
                     found.append(item)
-                    open_names += [] if item.inside else item.uses
+                    open_names += [] if item.inside else sorted(item.uses)
             if not makers and not any(name in item.sets for item in self.items):
                 self._inherit(name)
         return found

@@ -263,8 +263,8 @@ class Starters:
             )
         if given.get("max-restarts", "0") not in ("0", ""):
             self.draft.keys["max_restarts"] = self.scope.hinted(given["max-restarts"])
-        if "module" in given:
-            rest = ["python", "-m", *rest]
+        if rest and "no-python" not in given:  # torchrun starts its program by Python
+            rest = ["python", *(["-m"] if "module" in given else []), *rest]
         if self.has_srun and (self.tasks or 1) > 1:
             self.decide(f"srun starts torchrun {self.tasks} times on each node, and kit once")
         return rest
