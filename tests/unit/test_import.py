@@ -402,6 +402,8 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "exec python -u -m pkg.mod a.b=c": {"launcher": "spawn", "command": "python -u -m pkg.mod a.b=c"},
         "python $PWD/src/t.py": {"command": "src/t.py"},
         "python $SLURM_SUBMIT_DIR/t.py": {"command": "t.py"},
+        "D=$(pwd)\npython $D/src/t.py --out `pwd`/out": {"command": "src/t.py --out ./out"},
+        "srun --container-image=$(pwd)/i.sqsh --container-mounts=$(pwd):/w ./a": {"image": "./i.sqsh", "mounts": [".:/w"]},
         "srun bash -c 'cd sub && python t.py'": {"workdir": "sub", "command": "t.py"},
         "srun bash run.sh x": {"launcher": "srun", "command": "bash run.sh x"},
         "apptainer -q exec --bind /a:/b:ro --pwd /b i.sif ./x": {"image": "i.sif", "mounts": ["/a:/b:ro"], "workdir": "/a"},
@@ -523,6 +525,13 @@ def test_requeue_is_left_to_on_preempt_where_that_is_advised() -> None:
     assert "slurm" not in yaml.load(found.job, Loader=yaml.BaseLoader)
     assert "SIGUSR1; a program that does not handle it needs `on_preempt: requeue` (docs" in found.job and "write `slurm: {requeue: true}`" in found.job
     assert keys("#SBATCH --requeue\nsrun ./a\n")["slurm"] == {"requeue": "true"}
+
+
+def test_the_working_folder_is_the_one_of_its_line() -> None:
+    job = keys("D=$(pwd)\ncd /p\nsrun apptainer exec -B $PWD:/w,$D:/d i.sif python $(pwd)/t.py --out $D/out\n")
+    assert (job["workdir"], job["mounts"], job["script"]) == ("/p", ["/p:/w", ".:/d"], "python t.py --out $SLURM_SUBMIT_DIR/out\n")
+    assert keys("cd /p\npython $SLURM_SUBMIT_DIR/t.py\n")["script"] == "python $SLURM_SUBMIT_DIR/t.py\n"
+    assert keys("#SBATCH --chdir=/p\napptainer exec -B $PWD:/w i.sif python $PWD/t.py\n").items() >= {"mounts": ["/p:/w"], "command": "t.py"}.items()
 
 
 def test_the_variables_to_inherit_are_always_in_the_same_order() -> None:

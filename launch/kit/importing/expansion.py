@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional, Union
 
 from kit.base import quote
 from kit.config.expansion import OF_SHELL
-from kit.importing import shell
+from kit.importing import shell, word_parts
 from kit.importing.fields import Fields, compute
 from kit.importing.shell import Node, Script
 
@@ -27,6 +27,7 @@ DIFFERS = re.compile(
     r"\b(date|hostname|mktemp|shuf|uuidgen|openssl)\b|RANDOM|EPOCH|SECONDS|HOSTNAME|BASHPID|\$\$"
     r"|SLURMD_NODENAME|/dev/u?random"
 )
+_PWD = re.compile(r"\$\( *pwd *\)|` *pwd *`")
 HOLE = re.compile("[\U000f0000-\U000fffff]")
 _PARAMETER = re.compile(
     r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([@*]|\d+)\])?(?::?([-=])(?:.*))?\}", re.DOTALL
@@ -50,7 +51,7 @@ class Scope:
     """The variables of a script, up to the statement that is read now."""
 
     def __init__(
-        self, known: Mapping[str, str], facts: Mapping[str, str], shell: Mapping[str, str]
+        self, known: Mapping[str, str], facts: dict[str, str], shell: Mapping[str, str]
     ) -> None:
         self.values: dict[str, Value] = dict(known)
         self.shell = shell  # the variables of the shell in which kit import runs
@@ -70,6 +71,17 @@ class Scope:
     def leave_open(self, name: str, *, quoted: bool = True, hint: Optional[str] = None) -> None:
         """Let a variable stand for itself: only the running job knows its value."""
         self.values[name] = self.hole(f"${{{name}}}", [name], quoted=quoted, hint=hint)
+
+    def enter(self, folder: str) -> None:
+        """Note that the script goes on in another folder: $PWD of before was the first one."""
+        start, names = "$SLURM_SUBMIT_DIR", frozenset(["SLURM_SUBMIT_DIR"])
+        self.holes = [
+            hole._replace(source=start, names=names)
+            if hole.names == {"PWD"} and hole.hint == "."
+            else hole
+            for hole in self.holes
+        ]
+        self.facts["PWD"] = folder
 
     def behind(self, text: str) -> list[Hole]:
         """Return the holes of a text."""
@@ -105,7 +117,7 @@ class Scope:
         """Return a text with its expansions as the script writes them."""
         parts = HOLE.split(text)
         pairs = zip(self.behind(text), parts[1:])
-        return parts[0] + "".join(_braced(hole.source, part) + part for hole, part in pairs)
+        return parts[0] + "".join(word_parts.braced(hole.source, part) + part for hole, part in pairs)
 
     def inner(self, text: str) -> str:
         """Return the text of `bash -c` with its expansions.
@@ -129,13 +141,13 @@ class Scope:
         if not holes:
             return quote.bash(text)
         parts = re.split(f"({HOLE.pattern})", text)[::2]
-        sources = [_braced(hole.source, part) for hole, part in zip(holes, parts[1:])]
+        sources = [word_parts.braced(hole.source, part) for hole, part in zip(holes, parts[1:])]
         if all(hole.is_quoted for hole in holes):
-            pairs = zip(map(_escaped, parts), [*sources, ""])
+            pairs = zip(map(word_parts.escaped, parts), [*sources, ""])
             return '"' + "".join(a + b for a, b in pairs) + '"'
-        found = _bare(parts[0])
+        found = word_parts.bare(parts[0])
         for hole, source, part in zip(holes, sources, parts[1:]):
-            found += (f'"{source}"' if hole.is_quoted else source) + _bare(part)
+            found += (f'"{source}"' if hole.is_quoted else source) + word_parts.bare(part)
         return found
 
     def assign(self, script: Script, node: Node) -> Value:
@@ -204,8 +216,11 @@ class Scope:
                 self._unknown(script, part, fields, quoted)
 
     def _unknown(self, script: Script, part: Node, fields: Fields, quoted: bool) -> None:
-        names = shell.names_used(part)
-        fields.add(self.hole(script.text(part), names, quoted=quoted))
+        source, names = script.text(part), shell.names_used(part)
+        if _PWD.fullmatch(source):
+            fields.add(self.hole("$PWD", ["PWD"], quoted=quoted, hint=self._hint("PWD")))
+        else:
+            fields.add(self.hole(source, names, quoted=quoted))
 
     def _literal(self, text: str, fields: Fields, quoted: bool, first: bool) -> None:
         if quoted:
@@ -282,18 +297,3 @@ class Scope:
         if isinstance(value, str):
             return value
         return self.hole(f"${name}", [name], hint=self.facts.get(name))
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r'(["\\$`])', r"\\\1", text)
-
-
-def _bare(text: str) -> str:
-    """Return a part of a word, without quotes where it needs none."""
-    return text if re.fullmatch(r"[\w@%+=:,./-]*", text, re.ASCII) else f'"{_escaped(text)}"'
-
-
-def _braced(source: str, behind: str) -> str:
-    """Return $NAME as ${NAME} where the text behind it would change its name."""
-    is_open = re.fullmatch(r"\$\w+", source) and re.match(r"[\w[]", behind)
-    return f"${{{source[1:]}}}" if is_open else source

@@ -37,3 +37,5 @@ def change(
         before = "" if on_host.startswith("$") else str(draft.keys.get("workdir", ""))
         draft.keys["workdir"] = os.path.join(before, on_host)
         draft.carried(span, "workdir")
+        if mounts is None:
+            scope.enter(draft.keys["workdir"])

@@ -82,7 +82,7 @@ def _facts(draft: Draft, tasks: Optional[int]) -> dict[str, str]:
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(nodes * per_node)),
         **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), str(per_node)),
-        **dict.fromkeys(("PWD", "SLURM_SUBMIT_DIR"), "."),
+        **{"SLURM_SUBMIT_DIR": ".", "PWD": draft.keys.get("workdir", ".")},
     }
     if gpus := draft.keys.get("gpus_per_node"):
         found |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), gpus)

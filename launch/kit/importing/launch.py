@@ -125,9 +125,9 @@ class Launch(Starters):
         return hole is not None and hole.source in _ALL
 
     def _here(self, word: str) -> str:
-        """Return a path of the folder where the job starts as a relative one."""
-        holes = self.scope.behind(word)
-        is_here = bool(holes) and holes[0].hint == "." and word[1:2] == "/"
+        """Return a path below the folder where the program starts as a relative one."""
+        holes, here = self.scope.behind(word), self.draft.keys.get("workdir", ".")
+        is_here = bool(holes) and holes[0].hint == here and word[1:2] == "/"
         if not is_here or not HOLE.match(word):
             return word
         return word[2:] if "/" in word[2:] or word.endswith(".py") else f".{word[1:]}"
