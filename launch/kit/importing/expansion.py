@@ -117,7 +117,9 @@ class Scope:
         """Return a text with its expansions as the script writes them."""
         parts = HOLE.split(text)
         pairs = zip(self.behind(text), parts[1:])
-        return parts[0] + "".join(word_parts.braced(hole.source, part) + part for hole, part in pairs)
+        return parts[0] + "".join(
+            word_parts.braced(hole.source, part) + part for hole, part in pairs
+        )
 
     def inner(self, text: str) -> str:
         """Return the text of `bash -c` with its expansions.

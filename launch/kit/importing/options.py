@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Optional
 
+_ADD_UP = ("mail-type", "container-mounts")  # Slurm, and Pyxis, take all that are given
+
 
 class Syntax(NamedTuple):
     """What of a tool's options cannot be seen in its words."""
@@ -44,6 +46,13 @@ def read(words: list[str], syntax: Syntax) -> tuple[list[Option], list[str]]:
             given = value.removeprefix("=") if value else None
         found.append(Option(name, rest.pop(0) if takes and rest else given))
     return found, rest
+
+
+def keep(given: dict[str, str], option: Option, flag: str = "") -> None:
+    """Keep the value of an option, which is the last one or, of some, all; `flag` is a flag's."""
+    value = flag if option.value is None else option.value
+    before = given.get(option.name, "") if option.name in _ADD_UP else ""
+    given[option.name] = f"{before},{value}" if before else value
 
 
 def _whole(name: str, syntax: Syntax) -> str:

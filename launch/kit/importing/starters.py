@@ -2,72 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Optional
 
 from kit.config import sbatch_options, variables
-from kit.importing import containers, options
+from kit.importing import containers, options, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft
 from kit.importing.expansion import HOLE, Scope
-from kit.importing.options import Option, Syntax
+from kit.importing.options import Option
 from kit.importing.shell import Span
-
-_SRUN = Syntax(
-    {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
-    | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
-    {
-        *sbatch_options.FLAGS,
-        *(sbatch_options.OWNED_FLAGS - {"wait"}),  # of srun it has a value
-        "label",
-        "unbuffered",
-        "kill-on-bad-exit",
-        "multi-prog",
-        "overlap",
-    }
-    | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
-    | {"container-writable", "container-readonly", "container-mount-home", "container-entrypoint"}
-    | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"},
-    aliases=sbatch_options.ALIASES,
-)
-# Options of srun that other lines of this module read.
-_SRUN_READ = {"nodes", "ntasks", "ntasks-per-node", "mpi", "container-env", "container-save"}
-# Options of srun for which kit's own step stands, or its logs and reports.
-_SRUN_OF_KIT = set(
-    """
-    label unbuffered kill-on-bad-exit wait output error open-mode cpu-bind cpu_bind mem-bind
-    jobid job-name overlap exact exclusive verbose quiet container-name
-    container-writable no-container-mount-home container-mount-home container-entrypoint
-    no-container-entrypoint no-container-remap-root accel-bind disable-status preserve-env
-    quit-on-interrupt input
-    """.split()
-)
-# Options of srun that sbatch has as well, for the job as a whole.
-_SRUN_OF_JOB = set(
-    """
-    distribution hint threads-per-core mem mem-per-cpu mem-per-gpu account partition qos network
-    constraint reservation cpu-freq
-    """.split()
-)
-_TORCHRUN = Syntax(
-    {"m": "module"},
-    "standalone no-python no_python run-path run_path module use-env use_env".split(),
-)
-# Those that say where and how many, which kit sets itself; and those for which kit's own stand.
-_TORCHRUN_READ = re.compile(
-    r"(nnodes|node-rank|master-(addr|port)|rdzv-(backend|endpoint|id)|local-addr|nproc-per-node"
-    r"|max-restarts|standalone|use-env|module|no-python)\Z"
-)
-_TORCHRUN_OF_KIT = re.compile(
-    r"(rdzv-conf|log-dir|redirects|tee|role|start-method|monitor-interval|run-path"
-    r"|local-ranks-filter|logs-specs|numa-binding)\Z"
-)
-_MPI_VALUES = {
-    **dict.fromkeys("np n npernode ppn N H host hostfile machinefile map-by bind-to".split(), 1),
-    **dict.fromkeys("rank-by wdir x envlist report-bindings-to display".split(), 1),
-    **dict.fromkeys("mca pmixmca prtemca genv env".split(), 2),
-}
 
 
 class Starters:
@@ -97,8 +41,10 @@ class Starters:
 
     def srun(self, words: list[str]) -> list[str]:
         self.has_srun, self.launcher = True, "srun"
-        found, rest = options.read(words, _SRUN)
-        given = {option.name: option.value or "" for option in found}
+        found, rest = options.read(words, starter_options.SRUN)
+        given: dict[str, str] = {}
+        for option in found:
+            options.keep(given, option)
         self._count_tasks({name: self.scope.hinted(value) for name, value in given.items()})
         if ":" in rest:
             self.decide("srun starts several programs: kit starts one")
@@ -106,7 +52,7 @@ class Starters:
             self.launcher = "mpi"
         for option in found:
             self._srun_option(option)
-        self._not_taken("srun", [name for name in given if name in _SRUN_OF_KIT])
+        self._not_taken("srun", [name for name in given if name in starter_options.SRUN_OF_KIT])
         if container := containers.of_srun(given):
             self.contain(container)
         return rest
@@ -141,7 +87,10 @@ class Starters:
         for text in filter(None, texts):
             known = self.scope.path(text)
             mount, shown = containers.mount(known), self.scope.source(known)
-            if open_names := {name for hole in self.scope.behind(known) for name in hole.names}:
+            if known in (".", ".:."):
+                way = f"the mount `{self.scope.source(text)}`: kit mounts the job's folder itself"
+                self.draft.left_out(span, way)
+            elif open_names := {name for hole in self.scope.behind(known) for name in hole.names}:
                 names = ", ".join(f"${name}" for name in sorted(open_names))
                 problem = f"the mount `{shown}`: only the job knows {names}"
                 self.draft.decide(span, f"{problem}: {containers.of_nodes_disk(shown)}")
@@ -169,13 +118,15 @@ class Starters:
 
     def _workdir(self, target: str, mounts: list[str]) -> None:
         """Name the folder of the host that a mount shows as the working directory."""
-        if found := containers.on_host(target, mounts):
+        if target == ".":
+            self.leave_out("the program starts in the job file's folder")
+        elif found := containers.on_host(target, mounts):
             self.draft.keys["workdir"] = found
             if found != target:
                 way = f"by its path on the host, which is not {target}"
                 self.leave_out(f"the program starts in the same folder, `workdir: {found}`, {way}")
-            return
-        self.decide("the program started in this folder of the container: write `workdir`")
+        else:
+            self.decide("the program started in this folder of the container: write `workdir`")
 
     def _count_tasks(self, given: dict[str, str]) -> None:
         def number(name: str) -> Optional[int]:
@@ -220,11 +171,15 @@ class Starters:
             self.decide(f"--gpu-bind={shown}: each rank sees all GPUs of its node with kit")
         elif name == "time":
             self.decide(f"--time={shown} ended this step: `time` is that of the whole job")
-        elif name in _SRUN_OF_JOB:
+        elif name in starter_options.SRUN_OF_JOB:
             if self.draft.slurm.get(name) != value:
                 way = "under `slurm` the whole job would have it"
                 self.decide(f"--{name}={shown} was for this step: {way}")
-        elif name not in (*_SRUN_READ, *_SRUN_OF_KIT, *sbatch_options.CONTAINERS):
+        elif name not in (
+            *starter_options.SRUN_READ,
+            *starter_options.SRUN_OF_KIT,
+            *sbatch_options.CONTAINERS,
+        ):
             self.decide(f"srun's option --{name}: kit has none like it")
 
     def _resources(self, name: str, value: str, shown: str) -> None:
@@ -241,12 +196,17 @@ class Starters:
 
     def torchrun(self, words: list[str]) -> list[str]:
         self.launcher = "torchrun"
-        found, rest = options.read(words, _TORCHRUN)
+        found, rest = options.read(words, starter_options.TORCHRUN)
         given = {option.name.replace("_", "-"): option.value or "" for option in found}
         for name in given:
-            if not (_TORCHRUN_READ.match(name) or _TORCHRUN_OF_KIT.match(name)):
+            if not (
+                starter_options.TORCHRUN_READ.match(name)
+                or starter_options.TORCHRUN_OF_KIT.match(name)
+            ):
                 self.decide(f"torchrun's option --{name}: kit has none like it")
-        self._not_taken("torchrun", [name for name in given if _TORCHRUN_OF_KIT.match(name)])
+        self._not_taken(
+            "torchrun", [name for name in given if starter_options.TORCHRUN_OF_KIT.match(name)]
+        )
         processes = self.scope.hinted(given.get("nproc-per-node", ""))
         if processes.isdecimal():
             self.per_node = int(processes)
@@ -275,7 +235,7 @@ class Starters:
         not_taken = []
         while words and words[0].startswith("-"):
             name, equals, value = words[0].lstrip("-").partition("=")
-            count = 0 if equals else _MPI_VALUES.get(name, 0)
+            count = 0 if equals else starter_options.MPI_VALUES.get(name, 0)
             taken, words = words[1 : 1 + count], words[1 + count :]
             text = self.scope.hinted(value if equals else taken[0] if taken else "")
             if name in ("np", "n"):

@@ -1,0 +1,66 @@
+"""List the options of srun, torchrun and mpirun, and what kit import does with each."""
+
+from __future__ import annotations
+
+import re
+
+from kit.config import sbatch_options
+from kit.importing.options import Syntax
+
+SRUN = Syntax(
+    {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
+    | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
+    {
+        *sbatch_options.FLAGS,
+        *(sbatch_options.OWNED_FLAGS - {"wait"}),  # of srun it has a value
+        "label",
+        "unbuffered",
+        "kill-on-bad-exit",
+        "multi-prog",
+        "overlap",
+    }
+    | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
+    | {"container-writable", "container-readonly", "container-mount-home", "container-entrypoint"}
+    | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"},
+    aliases=sbatch_options.ALIASES,
+)
+# Options of srun that starters.py and containers.py read.
+SRUN_READ = {
+    *("nodes", "ntasks", "ntasks-per-node", "mpi"),
+    *("container-env", "container-save", "container-mount-home"),
+}
+# Options of srun for which kit's own step stands, or its logs and reports.
+SRUN_OF_KIT = set(
+    """
+    label unbuffered kill-on-bad-exit wait output error open-mode cpu-bind cpu_bind mem-bind
+    jobid job-name overlap exact exclusive verbose quiet container-name
+    container-writable no-container-mount-home container-entrypoint
+    no-container-entrypoint no-container-remap-root accel-bind disable-status preserve-env
+    quit-on-interrupt input
+    """.split()
+)
+# Options of srun that sbatch has as well, for the job as a whole.
+SRUN_OF_JOB = set(
+    """
+    distribution hint threads-per-core mem mem-per-cpu mem-per-gpu account partition qos network
+    constraint reservation cpu-freq comment
+    """.split()
+)
+TORCHRUN = Syntax(
+    {"m": "module"},
+    "standalone no-python no_python run-path run_path module use-env use_env".split(),
+)
+# Those that say where and how many, which kit sets itself; and those for which kit's own stand.
+TORCHRUN_READ = re.compile(
+    r"(nnodes|node-rank|master-(addr|port)|rdzv-(backend|endpoint|id)|local-addr|nproc-per-node"
+    r"|max-restarts|standalone|use-env|module|no-python)\Z"
+)
+TORCHRUN_OF_KIT = re.compile(
+    r"(rdzv-conf|log-dir|redirects|tee|role|start-method|monitor-interval|run-path"
+    r"|local-ranks-filter|logs-specs|numa-binding)\Z"
+)
+MPI_VALUES = {
+    **dict.fromkeys("np n npernode ppn N H host hostfile machinefile map-by bind-to".split(), 1),
+    **dict.fromkeys("rank-by wdir x envlist report-bindings-to display".split(), 1),
+    **dict.fromkeys("mca pmixmca prtemca genv env".split(), 2),
+}
