@@ -378,8 +378,23 @@ def test_tasks_are_counted_for_a_node() -> None:
     assert shape("", "srun ./a") == ("1", None)
 
 
+def test_nodes_are_counted_where_only_tasks_are_given() -> None:
+    def nodes(options: str) -> Any:
+        return keys(f"#SBATCH {options}\nsrun ./a --nodes $SLURM_NNODES\n").get("nodes")
+
+    assert nodes("--ntasks=8 --ntasks-per-node=4") == "2"
+    assert nodes("--ntasks=4 --ntasks-per-node=4") is None
+    assert nodes("--nodes=2 --ntasks=2 --ntasks-per-node=1") == "2"
+    assert keys("#SBATCH -n 4 --ntasks-per-node=2 --gpus=4\nsrun ./a\n")["gpus_per_node"] == "2"
+
+
+def test_every_kind_of_mail_is_kept() -> None:
+    assert keys("#SBATCH --mail-type=begin\n#SBATCH --mail-type=end,fail\n./a\n")["slurm"] == {"mail-type": "begin,end,fail"}
+
+
 def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
     assert questions("#SBATCH --nodes=2 --ntasks=5\nsrun ./a\n") == ["5 tasks are not the same number on each of 2 nodes"]
+    assert questions("#SBATCH --ntasks=5 --ntasks-per-node=2\nsrun ./a\n") == ["5 tasks are not the same number on each node"]
     assert questions("#SBATCH --ntasks=4\nsrun ./a\n") == ["Slurm chose the nodes for 4 tasks: write how many `nodes`"]
 
 
@@ -408,6 +423,9 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "srun bash run.sh x": {"launcher": "srun", "command": "bash run.sh x"},
         "apptainer -q exec --bind /a:/b:ro --pwd /b i.sif ./x": {"image": "i.sif", "mounts": ["/a:/b:ro"], "workdir": "/a"},
         "srun --container-image=/i.sqsh --container-remap-root x/y": {"image": "/i.sqsh", "remap_root": "true"},
+        "srun --container-image=i.sqsh --container-mounts=/a --container-mounts=/b:/c,/d ./a": {"mounts": ["/a", "/b:/c", "/d"]},
+        "apptainer exec -B $PWD:$PWD,/d --pwd $PWD i.sif ./a": {"mounts": ["/d"], "workdir": None},
+        "#SBATCH --comment=lab\nsrun --comment lab ./a": {"slurm": {"comment": "lab"}},
         "srun --environment=ngc x/y": {"image": "~/.edf/ngc.toml"},
         "srun --environment=./ngc.toml x/y": {"image": "./ngc.toml"},
         "time ./solver": {"command": "./solver"},
@@ -563,6 +581,7 @@ def test_a_default_of_a_function_is_known() -> None:
         "srun --container-image=/i.sqsh --container-writable ./a": "--container-writable of srun",
         "#SBATCH --environment=ngc\nsrun ./a": "Slurm would start the batch script in it",
         "enroot start --rw i.sqsh ./a": "--rw of enroot",
+        "srun --container-image=i.sqsh --container-mounts=$PWD ./a": "the mount `$PWD`: kit mounts the job's folder itself",
         "mpirun -np 2 --map-by ppr:4:node --mca btl tcp ./a": "--map-by, --mca of mpirun",
         "mpirun -x LAB -genv A 1 ./a": "",
     }.items(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from typing import Optional
@@ -98,7 +99,7 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
         way = checkpoint_advice(str(value))
         draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")
     else:
-        draft.slurm[name] = "true" if value is None else value
+        options.keep(draft.slurm, option, "true")
         draft.carried(here, f"slurm: {name}")
 
 
@@ -151,9 +152,10 @@ def _export(value: str, here: Span, draft: Draft) -> None:
 
 def shape(given: GivenOptions, draft: Draft) -> Optional[int]:
     """Put GPUs into the draft; return the tasks of a node, None where the script has no number."""
-    nodes = draft.nodes
-    _gpus(given, _number(given, "ntasks-per-node") or 1, draft)
     tasks = _number(given, "ntasks-per-node")
+    _nodes(given, tasks or 0, draft)
+    nodes = draft.nodes
+    _gpus(given, tasks or 1, draft)
     if of_gpu := _number(given, "ntasks-per-gpu"):
         tasks = of_gpu * int(draft.keys.get("gpus_per_node", "1"))
         draft.carried(given["ntasks-per-gpu"][1], "processes_per_node")
@@ -174,6 +176,18 @@ def shape(given: GivenOptions, draft: Draft) -> Optional[int]:
     if "gpus-per-task" in given and "ntasks-per-node" not in given:
         _gpus(given, tasks or 1, draft)
     return tasks
+
+
+def _nodes(given: GivenOptions, tasks: int, draft: Draft) -> None:
+    """Take as many nodes as Slurm does for a number of tasks, where no line counts the nodes."""
+    total = _number(given, "ntasks") or 0
+    if "nodes" in given or not tasks or total <= tasks:
+        return
+    here = given["ntasks"][1]
+    draft.keys["nodes"] = str(math.ceil(total / tasks))
+    draft.carried(here, "nodes")
+    if total % tasks:
+        draft.decide(here, f"{total} tasks are not the same number on each node")
 
 
 def _gpus(given: GivenOptions, tasks: int, draft: Draft) -> None:
