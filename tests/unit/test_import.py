@@ -545,6 +545,26 @@ def test_requeue_is_left_to_on_preempt_where_that_is_advised() -> None:
     assert keys("#SBATCH --requeue\nsrun ./a\n")["slurm"] == {"requeue": "true"}
 
 
+def test_a_list_of_options_is_known_but_for_what_is_computed(machine: dict[str, str]) -> None:
+    job = keys('ARGS=(--nproc_per_node=4 --rdzv_endpoint=$(hostname) --rdzv_id $RANDOM)\nsrun torchrun "${ARGS[@]}" t.py\n')
+    assert (job["launcher"], job["processes_per_node"], job["command"]) == ("torchrun", "4", "t.py")
+    first = "ARGS=(--lr 1 --id=$(cat train.txt) --at $(echo 7) '--c=a b')\n"
+    text = first + 'srun python t.py "${ARGS[@]}"\n'
+    job = keys(text)
+    assert job["script"] == first + 'python t.py --lr 1 "--id=${ARGS[2]#*=}" --at "${ARGS[4]}" \'--c=a b\'\n'
+    assert run_bash(job["script"], machine) == run_bash(text, machine)
+    assert keys('FILES=($(ls) --x)\npython t.py "${FILES[@]}"\n')["script"] == 'FILES=($(ls) --x)\npython t.py "${FILES[@]}"\n'
+
+
+def test_options_that_only_the_running_job_knows_are_a_question() -> None:
+    line = "O=\nif [ -d /x ]; then O=--mem=0; fi\nsrun $O torchrun $O t.py\n"
+    way = "only the running job knows them: see which of them it needs"
+    assert questions(line) == [f"the options of {tool} in $O: {way}" for tool in ("srun", "torchrun")]
+    job = yaml.load(convert(f"#SBATCH --gpus-per-node=8\n{line}").job, Loader=yaml.BaseLoader)
+    assert (job["command"], "processes_per_node" in job) == ("t.py", False)
+    assert keys("P=\nif [ -d /x ]; then P='nsys profile'; fi\nsrun $P python t.py\n")["script"].endswith("\n$P python t.py\n")
+
+
 def test_the_working_folder_is_the_one_of_its_line() -> None:
     job = keys("D=$(pwd)\ncd /p\nsrun apptainer exec -B $PWD:/w,$D:/d i.sif python $(pwd)/t.py --out $D/out\n")
     assert (job["workdir"], job["mounts"], job["script"]) == ("/p", ["/p:/w", ".:/d"], "python t.py --out $SLURM_SUBMIT_DIR/out\n")

@@ -67,9 +67,11 @@ class Assignments:
     def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
         text = "".join(value) if isinstance(value, list) else value
         sources = [hole.source for hole in self.scope.behind(text)]
-        if any(COMPUTED.search(source) or DIFFERS.search(source) for source in sources):
-            self.scope.leave_open(name)
-        if self._lists_nodes(item) and len(sources) == 1 and not re.search(r"\s", text):
+        if self._is_computed(text):
+            self._leave_open(name, value)
+        is_one = isinstance(value, str) or len(value) == 1
+        is_alone = is_one and len(sources) == 1 and not re.search(r"\s", text)
+        if self._lists_nodes(item) and is_alone:
             self.node_lists.add(name)
             if isinstance(value, list):
                 self.scope.node_arrays.add(name)
@@ -90,6 +92,32 @@ class Assignments:
             self.draft.env.pop(name, None)
             inside = f"export {name}={self.scope.bash(text)}" if is_settable else ""
             self.placing.add(item._replace(inside=inside))
+
+    def _is_computed(self, text: str) -> bool:
+        sources = [hole.source for hole in self.scope.behind(text)]
+        return any(COMPUTED.search(source) or DIFFERS.search(source) for source in sources)
+
+    def _leave_open(self, name: str, value: Value) -> None:
+        """Let a variable stand for itself; of a list, only the elements that are computed."""
+        if isinstance(value, str) or any(map(self._are_words, ["", *value], value)):
+            self.scope.leave_open(name)
+            return
+        elements = []
+        for index, text in enumerate(value):
+            option, equals, _ = text.partition("=")
+            is_option = equals and option.startswith("-") and not HOLE.search(option)
+            source = f"${{{name}[{index}]{'#*=' if is_option else ''}}}"
+            own = f"{option}=" if is_option else ""
+            is_open = self._is_computed(text)
+            elements.append(own + self.scope.hole(source, [name]) if is_open else text)
+        self.scope.values[name] = elements
+
+    def _are_words(self, before: str, text: str) -> bool:
+        """Return whether an element may become several, as $(...) does; not an option's value."""
+        hole = self.scope.only_hole(text)
+        is_value = before.startswith("-") and "=" not in before
+        is_list = hole is not None and not hole.is_quoted and COMPUTED.search(hole.source)
+        return bool(is_list) and not is_value
 
     def _lists_nodes(self, item: Item) -> bool:
         return bool(_NODE_LIST.search(item.source) or item.uses & self.node_lists)

@@ -15,6 +15,8 @@ from kit.importing.statements import Reader
 
 # A task's value of a list.
 _OF_TASK = re.compile(r"\$\{(\w+)\[\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*(-\s*1\s*)?\]\}")
+# Variables whose values begin with an option.
+_OF_OPTIONS = re.compile(r"(?<![\w-])(\w+)\+?=[\"'(]?\s*(?:#.*\s+)*-")
 
 
 def finish(reader: Reader) -> None:
@@ -39,6 +41,8 @@ def finish(reader: Reader) -> None:
             reader.draft.decide(each.span, f"another program than the job's: {way}")
     inner = functools.partial(_inner, reader)
     launch = Launch(reader.draft, reader.scope, inner, reader.tasks, chosen.span)
+    sources = "\n".join(item.source for item in reader.placing.items)
+    launch.of_options.update(_OF_OPTIONS.findall(sources))
     for remark in chosen.remarks:
         launch.decide(remark)
     launch.read(chosen.words)

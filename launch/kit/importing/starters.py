@@ -10,7 +10,7 @@ from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft
 from kit.importing.expansion import HOLE, Scope
-from kit.importing.options import Option
+from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
 
 
@@ -23,6 +23,7 @@ class Starters:
         self.has_srun = False
         self.exports: list[str] = []
         self.names: set[str] = set()  # variables that these, or the lines of a script, use
+        self.of_options: set[str] = set()  # variables in which the script puts options
 
     def set(self, name: str, value: str) -> None:
         if name in variables.OWNED:
@@ -39,9 +40,24 @@ class Starters:
     def leave_out(self, reason: str) -> None:
         self.draft.left_out(self.span, reason)
 
+    def _options(
+        self, tool: str, words: list[str], syntax: Syntax
+    ) -> tuple[list[Option], list[str], bool]:
+        """Return a tool's options, the words behind them, and whether these are all options."""
+        found, rest = options.read(words, syntax)
+        is_all = True
+        while len(rest) > 1 and (hole := self.scope.only_hole(rest[0])):
+            if hole.names.isdisjoint(self.of_options):
+                break
+            way = "only the running job knows them: see which of them it needs"
+            self.decide(f"the options of {tool} in {hole.source}: {way}")
+            more, rest = options.read(rest[1:], syntax)
+            found, is_all = found + more, False
+        return found, rest, is_all
+
     def srun(self, words: list[str]) -> list[str]:
         self.has_srun, self.launcher = True, "srun"
-        found, rest = options.read(words, starter_options.SRUN)
+        found, rest, _ = self._options("srun", words, starter_options.SRUN)
         given: dict[str, str] = {}
         for option in found:
             options.keep(given, option)
@@ -196,7 +212,7 @@ class Starters:
 
     def torchrun(self, words: list[str]) -> list[str]:
         self.launcher = "torchrun"
-        found, rest = options.read(words, starter_options.TORCHRUN)
+        found, rest, is_all = self._options("torchrun", words, starter_options.TORCHRUN)
         given = {option.name.replace("_", "-"): option.value or "" for option in found}
         for name in given:
             if not (
@@ -212,7 +228,7 @@ class Starters:
             self.per_node = int(processes)
         elif HOLE.search(processes) and "gpus_per_node" not in self.draft.keys:
             self.decide("write the ranks of each node: `processes_per_node`")
-        elif not processes:
+        elif not processes and is_all:
             self.per_node = 1
         nodes = self.scope.hinted(given.get("nnodes", ""))
         if nodes.isdecimal() and int(nodes) != self.draft.nodes:
