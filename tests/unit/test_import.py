@@ -556,6 +556,13 @@ def test_a_list_of_options_is_known_but_for_what_is_computed(machine: dict[str, 
     assert keys('FILES=($(ls) --x)\npython t.py "${FILES[@]}"\n')["script"] == 'FILES=($(ls) --x)\npython t.py "${FILES[@]}"\n'
 
 
+def test_a_long_line_is_broken_between_its_words(machine: dict[str, str]) -> None:
+    text = f"srun python t.py --id $SLURM_JOB_ID --text 'a --b {'c' * 90}' --d\n"
+    job = keys(text)
+    assert job["script"] == f"python t.py \\\n  --id $SLURM_JOB_ID \\\n  --text 'a --b {'c' * 90}' \\\n  --d\n"
+    assert run_bash(job["script"], machine) == run_bash(text, machine)
+
+
 def test_options_that_only_the_running_job_knows_are_a_question() -> None:
     line = "O=\nif [ -d /x ]; then O=--mem=0; fi\nsrun $O torchrun $O t.py\n"
     way = "only the running job knows them: see which of them it needs"

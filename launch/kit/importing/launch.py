@@ -144,9 +144,11 @@ class Launch(Starters):
             self.decide("each task would get a value of its own: set it in `host_setup`, by export")
         self.names |= {name for hole in holes for name in hole.names}
         start = ["python"] if words[0].endswith(".py") and "/" not in words[0][:1] else []
-        line = " ".join(self.scope.bash(word) for word in [*start, *words])
-        if len(line) > 100:
-            line = re.sub(r" (?=--\w)", " \\\n  ", line)
+        shown = [self.scope.bash(word) for word in [*start, *words]]
+        is_long = len(" ".join(shown)) > 100
+        line = shown[0]
+        for word in shown[1:]:
+            line += f" \\\n  {word}" if is_long and re.match(r"--\w", word) else f" {word}"
         self.lines = [line]
 
     def _write(self) -> None:
