@@ -606,7 +606,7 @@ def test_a_default_of_a_function_is_known() -> None:
         "torchrun --log-dir=x --redirects 3 --rdzv-conf timeout=9 t.py": "--log-dir, --redirects, --rdzv-conf of torchrun",
         "apptainer exec --nv --cleanenv i.sif ./a": "--nv, --cleanenv of apptainer",
         "srun --container-image=/i.sqsh --container-writable ./a": "--container-writable of srun",
-        "#SBATCH --environment=ngc\nsrun ./a": "Slurm would start the batch script in it",
+        "#SBATCH --environment=ngc\nsrun --environment=other ./a": "srun starts the program in a container of its own",
         "enroot start --rw i.sqsh ./a": "--rw of enroot",
         "srun --container-image=i.sqsh --container-mounts=$PWD ./a": "the mount `$PWD`: kit mounts the job's folder itself",
         "mpirun -np 2 --map-by ppr:4:node --mca btl tcp ./a": "--map-by, --mca of mpirun",
@@ -687,6 +687,17 @@ def test_a_pythonpath_that_has_more_than_the_project_stays_bash(before: str) -> 
     line = "export PYTHONPATH=$PWD/src:$PYTHONPATH\n"
     assert line in keys(f"{before}\n{line}python t.py\n")["host_setup"]
     assert "PATH=/opt/x:$PYTHONPATH" in keys("export PYTHONPATH=/opt/x:$PYTHONPATH\npython t.py\n")["host_setup"]
+
+
+def test_a_container_of_the_whole_script_is_the_jobs() -> None:
+    first = "#SBATCH --container-image=/i.sqsh --container-mounts=/a:/w\n#SBATCH --container-mounts=/b --container-workdir=/w/x --no-container-mount-home\n"
+    job = keys(f"{first}source /opt/conda/bin/activate e\nmkdir -p out\npython t.py\n")
+    assert (job["image"], job["mounts"], job["workdir"], job["command"]) == ("/i.sqsh", ["/a:/w", "/b"], "/a/x", "t.py")
+    assert job["setup"] == "source /opt/conda/bin/activate e\nmkdir -p out\n" and "host_setup" not in job
+    assert keys(f"{first}cd /w/y\npython t.py\n")["workdir"] == "/a/y"
+    assert "workdir" not in keys(f"{first}cd $SLURM_SUBMIT_DIR\npython t.py\n")
+    assert questions("#SBATCH --environment=ngc -N 2\nsrun ./a\n") == ["the script ran once in this container: `setup` runs in each task"]
+    assert keys("#SBATCH --environment=ngc\nsrun --environment=other ./a\n")["image"] == "~/.edf/other.toml"
 
 
 def test_modules_stay_outside_of_a_container() -> None:

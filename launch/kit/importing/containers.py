@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable, Optional
 
-from kit.config import image_files
+from kit.config import image_files, sbatch_options
 from kit.importing import options
 from kit.importing.options import Syntax
 
@@ -119,8 +119,13 @@ READERS: Mapping[str, Callable[[list[str]], GivenContainer]] = {
 }
 
 
-def of_srun(given: Mapping[str, str]) -> Optional[GivenContainer]:
-    """Return what the options of srun by Pyxis or the Container Engine ask for, if any."""
+def is_option(name: str) -> bool:
+    """Return whether Pyxis or the Container Engine reads an option of srun or sbatch."""
+    return name in sbatch_options.CONTAINERS or name.startswith(("container-", "no-container-"))
+
+
+def of_slurm(given: Mapping[str, str]) -> Optional[GivenContainer]:
+    """Return what options of srun or sbatch ask of Pyxis or the Container Engine, if anything."""
     if name := given.get("environment"):
         is_path = "/" in name or name.endswith(".toml")
         file = name if is_path else f"~/.edf/{name}.toml"
@@ -136,7 +141,7 @@ def of_srun(given: Mapping[str, str]) -> Optional[GivenContainer]:
         found.open_questions.append("the script made this container before: write its `image`")
     for name in ("container-env", "container-save", "container-mount-home"):
         if name in given:
-            found.open_questions.append(f"srun's option --{name}: kit has none like it")
+            found.open_questions.append(f"Pyxis' option --{name}: kit has none like it")
     return found
 
 

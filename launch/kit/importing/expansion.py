@@ -74,13 +74,10 @@ class Scope:
 
     def enter(self, folder: str) -> None:
         """Note that the script goes on in another folder: $PWD of before was the first one."""
-        start, names = "$SLURM_SUBMIT_DIR", frozenset(["SLURM_SUBMIT_DIR"])
-        self.holes = [
-            hole._replace(source=start, names=names)
-            if hole.names == {"PWD"} and hole.hint == "."
-            else hole
-            for hole in self.holes
-        ]
+        names = frozenset(["SLURM_SUBMIT_DIR"])
+        for index, hole in enumerate(self.holes):
+            if hole.names == {"PWD"} and hole.hint == ".":
+                self.holes[index] = hole._replace(source="$SLURM_SUBMIT_DIR", names=names)
         self.facts["PWD"] = folder
 
     def behind(self, text: str) -> list[Hole]:

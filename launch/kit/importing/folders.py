@@ -28,6 +28,9 @@ def change(
     sources = "".join(hole.source for hole in scope.behind(target))
     on_host = containers.on_host(target, mounts) if mounts is not None else target
     if target == "." or _OF_SUBMISSION.search(sources):
+        if words[1:] != ["."] and not is_later:
+            draft.keys.pop("workdir", None)
+            scope.enter(".")
         draft.left_out(span, "the job starts in the job file's folder")
     elif HOLE.search(target) or not on_host:
         draft.decide(span, "write the folder of the host out: `workdir: DIR`")

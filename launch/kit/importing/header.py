@@ -9,14 +9,14 @@ from typing import Optional
 
 from kit.base.errors import Problems
 from kit.config import inherit, sbatch_options, variables
-from kit.importing import options
+from kit.importing import containers, options, starter_options
 from kit.importing.draft import DECIDE, Draft
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
 
 GivenOptions = dict[str, tuple[str, Span]]  # {long name: its value, and its lines}
 
-_FLAGS = sbatch_options.FLAGS | sbatch_options.OWNED_FLAGS
+_FLAGS = sbatch_options.FLAGS | sbatch_options.OWNED_FLAGS | starter_options.PYXIS_FLAGS
 SYNTAX = Syntax(sbatch_options.LETTERS, _FLAGS, sbatch_options.every(), sbatch_options.ALIASES)
 _LOGS = "kit keeps the logs itself: runs/NAME-TIME/log/"
 _LEFT_OUT = {
@@ -71,7 +71,9 @@ def _read_line(line: str, here: Span, given: GivenOptions, draft: Draft) -> None
         return
     found, rest = options.read(words, SYNTAX)
     for option in found:
-        given[option.name] = (option.value or "", here)
+        values = {name: value for name, (value, _) in given.items()}
+        options.keep(values, option)
+        given[option.name] = (values[option.name], here)
         _carry(option, here, draft)
     if rest:
         problem = f"sbatch refuses this line, for '{rest[0]}' is not an option"
@@ -82,6 +84,8 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     name, value = option
     if re.match(r"(gres|gpus|gpus-per-(node|task)|ntasks(-per-(node|gpu))?)\Z", name):
         return  # `shape` reads these together
+    if containers.is_option(name):
+        return  # whole_container.py reads these together
     if name == "export" and set((value or "").split(",")) - {"ALL", "NONE", "NIL"}:
         _export(value or "", here, draft)
     elif name in _LEFT_OUT:
@@ -91,8 +95,6 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     elif key := sbatch_options.KEYS.get(name) or {"chdir": "workdir"}.get(name):
         draft.keys[key] = value or ""
         draft.carried(here, key)
-    elif name in sbatch_options.CONTAINERS or name.startswith("container-"):
-        draft.decide(here, "Slurm would start the batch script in it: write `image` and `mounts`")
     elif name in sbatch_options.OWNED:
         draft.left_out(here, "kit's scripts set this themselves")
     elif name == "signal" and str(value).upper().startswith("B:"):

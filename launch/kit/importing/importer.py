@@ -12,7 +12,7 @@ from kit.base import redact
 from kit.base.errors import UsageError
 from kit.config import yaml_source
 from kit.files import safe_read
-from kit.importing import choice, header, job_text, shell
+from kit.importing import choice, header, job_text, shell, whole_container
 from kit.importing.draft import Draft, LedgerEntry
 from kit.importing.expansion import HOLE, Scope
 from kit.importing.statements import Reader
@@ -57,9 +57,9 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     else:
         script = shell.parse(text, name)
         known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
-        reader = Reader(
-            draft, Scope({**known, **draft.env}, _facts(draft, tasks), environment), tasks
-        )
+        scope = Scope({**known, **draft.env}, _facts(draft, tasks), environment)
+        whole_container.read(given, draft, scope, tasks)
+        reader = Reader(draft, scope, tasks)
         reader.read(script, script.statements)
         choice.finish(reader)
         header.leave_requeue(draft)

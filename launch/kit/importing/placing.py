@@ -62,6 +62,7 @@ class Placing:
         self.draft = draft
         self.items: list[Item] = []
         self.functions: dict[str, Item] = {}
+        self.is_in_container = draft.has_image  # the whole script
         self.inner: set[str] = set()  # statements of a text that each task runs
         self.moved: set[str] = set()  # variables that the first node computes for all
         self.consumed: set[str] = set()  # exported texts that only put a command together
@@ -89,7 +90,7 @@ class Placing:
                 continue
             elif item.kind == ACTION and item.position > place:
                 self.draft.refused_behind(item.span, "kit runs nothing after the program")
-            elif has_image and item.kind == PREPARE and _is_for_program(item.source):
+            elif has_image and self._is_inside(item):
                 inside.append(item)
             elif item.kind in (PREPARE, ACTION) or (item.kind != DEFINE and not has_image):
                 once.append(item)
@@ -110,6 +111,11 @@ class Placing:
         if own_lines:
             self.draft.script += [*self._lines(wanted, "script"), *own_lines]
         self._close()
+
+    def _is_inside(self, item: Item) -> bool:
+        if self.is_in_container:
+            return item.kind != DEFINE
+        return item.kind == PREPARE and _is_for_program(item.source)
 
     def _exported(self, moved: list[Item], needed: set[str]) -> list[Item]:
         """Return statements that export what the program's own lines need."""

@@ -7,6 +7,10 @@ import re
 from kit.config import sbatch_options
 from kit.importing.options import Syntax
 
+PYXIS_FLAGS = {
+    *("container-writable", "container-readonly", "container-mount-home", "container-entrypoint"),
+    *("no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"),
+}
 SRUN = Syntax(
     {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
     | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
@@ -20,8 +24,7 @@ SRUN = Syntax(
         "overlap",
     }
     | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
-    | {"container-writable", "container-readonly", "container-mount-home", "container-entrypoint"}
-    | {"no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"},
+    | PYXIS_FLAGS,
     aliases=sbatch_options.ALIASES,
 )
 # Options of srun that starters.py and containers.py read.

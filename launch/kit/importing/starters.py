@@ -69,7 +69,7 @@ class Starters:
         for option in found:
             self._srun_option(option)
         self._not_taken("srun", [name for name in given if name in starter_options.SRUN_OF_KIT])
-        if container := containers.of_srun(given):
+        if container := containers.of_slurm(given):
             self.contain(container)
         return rest
 

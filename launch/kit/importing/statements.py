@@ -29,7 +29,7 @@ class Reader:
         self.functions: dict[str, tuple[Span, Script, Node]] = {}
         self.inside: list[str] = []  # the functions that are read now
         self.remarks: tuple[str, ...] = ()
-        self.mounts: Optional[list[str]] = None  # in a container
+        self.mounts = draft.keys.get("mounts", []) if draft.has_image else None  # in a container
         self.is_in_task = False
         self.is_over = False
 
