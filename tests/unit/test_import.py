@@ -572,6 +572,18 @@ def test_options_that_only_the_running_job_knows_are_a_question() -> None:
     assert keys("P=\nif [ -d /x ]; then P='nsys profile'; fi\nsrun $P python t.py\n")["script"].endswith("\n$P python t.py\n")
 
 
+def test_a_line_before_cd_runs_in_the_folder_of_before(machine: dict[str, str]) -> None:
+    text = "mkdir -p logs\nmodule load a\ncd data\ntouch b\ncd ../scripts\ntouch c\npython t.py\n"
+    job = keys(text)
+    assert job["host_setup"] == 'cd ".."\nmkdir -p logs\nmodule load a\ncd "data"\ntouch b\ncd "../scripts"\ntouch c\n'
+    run_bash(own_lines(job), machine)
+    folder = Path(machine["SLURM_SUBMIT_DIR"])
+    assert [(folder / name).exists() for name in ("logs", "data/b", "scripts/c")] == [True, True, True]
+    assert keys("source venv/bin/activate\ncd /p\nmake\ncd sub\n./a\n")["host_setup"] == 'cd "$SLURM_SUBMIT_DIR"\nsource venv/bin/activate\ncd "/p"\nmake\n'
+    assert keys("module load a\nmkdir -p /x $TMPDIR/y\nsource ~/v/activate\ncd /p\nmake\n./a\n")["host_setup"].splitlines()[-1] == "make"
+    assert "cd" not in keys("module load a\nmkdir -p /x $TMPDIR/y\nsource ~/v/activate\ncd /p\nmake\n./a\n")["host_setup"]
+
+
 def test_the_working_folder_is_the_one_of_its_line() -> None:
     job = keys("D=$(pwd)\ncd /p\nsrun apptainer exec -B $PWD:/w,$D:/d i.sif python $(pwd)/t.py --out $D/out\n")
     assert (job["workdir"], job["mounts"], job["script"]) == ("/p", ["/p:/w", ".:/d"], "python t.py --out $SLURM_SUBMIT_DIR/out\n")

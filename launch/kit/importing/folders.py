@@ -1,9 +1,10 @@
-"""Read `cd`: the folder in which the program starts."""
+"""Read `cd`: the folder in which the program starts, and those of the lines before it."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Optional
 
 from kit.importing import containers
@@ -11,7 +12,17 @@ from kit.importing.draft import Draft
 from kit.importing.expansion import HOLE, Scope
 from kit.importing.shell import Span
 
+# Lines that do the same in any folder: settings of the shell, and what names all paths in full.
+_ANYWHERE = re.compile(
+    r"(module|ml|conda|mamba|micromamba|spack|ulimit|umask|unset|alias|set|eval)\b"
+    r"|(source|\.|mkdir|rm|cp|mv|ln|rsync|tar|unzip|chmod|touch)(\s+([\"']?[/~$]|-)\S*)+\Z"
+)
 _OF_SUBMISSION = re.compile(r"dirname|BASH_SOURCE|SLURM_SUBMIT_DIR")
+
+
+def current(keys: Mapping[str, object]) -> str:
+    """Return the folder of a job."""
+    return os.path.normpath(str(keys.get("workdir", ".")))
 
 
 def change(
@@ -42,3 +53,18 @@ def change(
         draft.carried(span, "workdir")
         if mounts is None:
             scope.enter(draft.keys["workdir"])
+
+
+def is_dependent(source: str) -> bool:
+    """Return whether a line may do something else in another folder."""
+    return not _ANYWHERE.match(source)
+
+
+def cd_line(folder: str, before: str) -> str:
+    """Return the line of bash that enters a folder from another, both as `workdir` names them."""
+    is_known, was_known = (each.startswith(("/", "$")) for each in (folder, before))
+    if not is_known and was_known:
+        folder = os.path.normpath(f"$SLURM_SUBMIT_DIR/{folder}")
+    elif not is_known:
+        folder = os.path.relpath(folder, before)
+    return f'cd "{folder}"'

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kit.base import redact
 from kit.base.errors import Problems
 from kit.config import variables
+from kit.importing import folders
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, DIFFERS
 from kit.importing.shell import Span
@@ -33,6 +34,7 @@ class Item(NamedTuple):
     sets: frozenset[str]
     inside: str = ""  # its text in a task, where kit has computed the value
     position: int = 0  # how many programs came before
+    folder: str = ""  # in which it ran
 
 
 class Candidate(NamedTuple):
@@ -57,6 +59,13 @@ def _is_computed(item: Item) -> bool:
     return not item.inside and bool(COMPUTED.search(item.source) or DIFFERS.search(item.source))
 
 
+def _reads_folder(item: Item) -> bool:
+    """Return whether a statement may do something else in another folder."""
+    if item.kind in (DEFINE, EXPORT, LIMIT):
+        return "PWD" in item.source or bool(COMPUTED.search(item.source))
+    return folders.is_dependent(item.source)
+
+
 class Placing:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -71,7 +80,7 @@ class Placing:
         self.needed: set[str] = set()  # variables and functions that are carried
 
     def add(self, item: Item) -> None:
-        self.items.append(item)
+        self.items.append(item._replace(folder=folders.current(self.draft.keys)))
 
     def remove(self, source: str) -> None:
         self.items = [item for item in self.items if item.source != source]
@@ -161,7 +170,11 @@ class Placing:
         every = {id(item): item for item in [*needed, *chosen]}
         ordered = sorted(every.values(), key=lambda item: item.span)
         lines: list[str] = []
+        folder = folders.current(self.draft.keys)
         for item in ordered:
+            if on_host and item.folder not in ("", folder) and _reads_folder(item):
+                lines.append(folders.cd_line(item.folder, folder))
+                folder = item.folder
             text = item.source if on_host or not item.inside else item.inside
             text = f"{text} || true" if _START_UP.match(text) else text
             if text not in lines:
