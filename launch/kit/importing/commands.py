@@ -39,6 +39,7 @@ LIMITS = {"ulimit", "umask", "unset"}
 ENDS = {"exit", "return", "true", "echo", "printf", ":"}
 TESTS = {"", "[", "test", "read", "mapfile", "readarray", "break", "continue", "local"}
 CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip pip3 make".split())
+_KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
 _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 
 
@@ -84,12 +85,22 @@ def starter_inside(words: list[str]) -> int:
 
 
 def _of_starter(words: list[str]) -> int:
+    if _programs_of_text(words) <= _HELPERS | TESTS | {"[[", "cd", "export", ""}:
+        return 0
     names = [os.path.basename(word) for word in words if not word.startswith("-")]
     is_program = any(
         PYTHONS.match(name) or name in (*SHELLS, "torchrun", *containers.READERS) for name in names
     )
     is_helper = any(name in _HELPERS for name in names[:4]) and not is_program
     return 0 if is_helper else 3
+
+
+def _programs_of_text(words: list[str]) -> set[str]:
+    """Return the first words of the commands in `bash -c TEXT`; {"-"} where there is no text."""
+    if not re.fullmatch(r"-\w*c", "".join(words[-2:-1])):
+        return {"-"}
+    parts = re.split(r"&&|\|\||[;|\n]", words[-1])
+    return {_KEYWORDS.sub("", part).split(" ")[0] for part in parts}
 
 
 def _of_python(rest: list[str]) -> int:
@@ -103,4 +114,5 @@ def _of_python(rest: list[str]) -> int:
 def only_prints(words: list[str]) -> bool:
     """Return whether srun starts something that only shows something."""
     rest = [word for word in words[1:] if not word.startswith("-")]
-    return words[0] == "srun" and any(word in PRINTING for word in rest[-2:])
+    is_text = _programs_of_text(words) <= PRINTING and ">" not in words[-1]
+    return words[0] == "srun" and (is_text or any(word in PRINTING for word in rest[-2:]))
