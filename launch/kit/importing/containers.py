@@ -62,8 +62,6 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
     if verb not in ("exec", "run"):
         found.open_questions.append(f"apptainer {verb}: kit makes and enters containers itself")
         return found
-    if verb == "run":
-        found.open_questions.append("the image's own start script ran: name the program itself")
     given, rest = options.read(rest, _APPTAINER)
     found.not_taken += [option.name for option in first]
     for name, value in given:
@@ -83,6 +81,9 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
         else:
             found.open_questions.append(f"apptainer's option --{name}: kit has none like it")
     found.image, *found.program = rest or [""]
+    if verb == "run":
+        way = "put what it sets into `setup`" if found.program else "name the program itself"
+        found.open_questions.append(f"the image's own start script ran, as it does not here: {way}")
     return found
 
 

@@ -66,6 +66,16 @@ def _reads_folder(item: Item) -> bool:
     return folders.is_dependent(item.source)
 
 
+def _about(arguments: set[str], key: str) -> str:
+    """Return what to do about a statement that reads arguments of the batch script."""
+    if arguments == {"0"}:
+        return "$0 was the batch script, and is one of kit's here: write the name of the file"
+    way = "kit submit job.yaml -- ARGUMENTS adds some to the command"
+    if key != "script":
+        way = f"`{key}` has none: write the values"
+    return f"it reads the arguments of the batch script: {way}"
+
+
 class Placing:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -191,9 +201,9 @@ class Placing:
             if not others and re.match(rf"(export\s+)?{name}=", item.source):
                 way = f"write the whole value under `env`, as `{name}: VALUE`"
                 self.draft.decide(item.span, f"${name} of your shell is not there: {way}")
-        if any(ARGUMENT.match(name) for name in item.uses) and item.sets.isdisjoint(self.functions):
-            way = "kit submit job.yaml -- ARGUMENTS adds some to the command"
-            self.draft.decide(item.span, f"it reads the arguments of the batch script: {way}")
+        arguments = {name for name in item.uses if ARGUMENT.match(name)}
+        if arguments and item.sets.isdisjoint(self.functions):
+            self.draft.decide(item.span, _about(arguments, key))
 
     def _is_of_shell(self, name: str) -> bool:
         """Return whether a variable may come from the shell that submits."""
