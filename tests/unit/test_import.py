@@ -599,6 +599,13 @@ def test_the_working_folder_is_the_one_of_its_line() -> None:
     assert keys("#SBATCH --chdir=/p\napptainer exec -B $PWD:/w i.sif python $PWD/t.py\n").items() >= {"mounts": ["/p:/w"], "command": "t.py"}.items()
 
 
+def test_a_variable_that_no_module_can_set_is_of_the_shell() -> None:
+    assert keys("srun python t.py --data $DATA_DIR\n")["inherit"] == ["DATA_DIR"]
+    found = convert("module load cuda\nsrun python t.py \\\n  --data ${DATA_DIR}/x\n")
+    assert "inherit" not in yaml.load(found.job, Loader=yaml.BaseLoader)
+    assert "# - $DATA_DIR may come from a module: write `inherit: [DATA_DIR]` where your shell sets it\n#   4: " in found.job
+
+
 def test_the_variables_to_inherit_are_always_in_the_same_order() -> None:
     assert keys("python t.py $B $D $A $E $C\n")["inherit"] == ["A", "B", "C", "D", "E"]
 

@@ -18,6 +18,7 @@ DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit",
 
 _ARRAY = re.compile(r"\w=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
+_OF_MODULE = re.compile(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z")  # modules set such variables, too
 ARGUMENT = re.compile(r"[0-9@*#]")
 _ALWAYS_THERE = set(
     "HOME USER LOGNAME PATH LD_LIBRARY_PATH PYTHONPATH TMPDIR PWD SHELL HOSTNAME LANG TERM".split()
@@ -196,7 +197,8 @@ class Placing:
     def _remark(self, item: Item, key: str, text: str) -> None:
         if key != "host_setup" and DIFFERS.search(text):
             self.draft.decide(item.span, "each task would get a value of its own: write the value")
-        for name in filter(self._is_of_shell, item.sets & item.uses - {*self.with_default}):
+        own = {name for name in item.sets & item.uses if not _OF_MODULE.search(name)}
+        for name in filter(self._is_of_shell, own - {*self.with_default}):
             others = [each for each in self.items if name in each.sets and each.span != item.span]
             if not others and re.match(rf"(export\s+)?{name}=", item.source):
                 way = f"write the whole value under `env`, as `{name}: VALUE`"
@@ -209,11 +211,16 @@ class Placing:
         """Return whether a variable may come from the shell that submits."""
         is_of_slurm = name.startswith(("SLURM", "KIT_", "CUDA", "CONDA", "LMOD", "EB"))
         is_there = name in variables.BASH | variables.OWNED | _ALWAYS_THERE | {*self.draft.env}
-        is_of_module = re.search(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z", name)
-        return not (is_of_slurm or is_there or is_of_module) and name.isidentifier()
+        return not (is_of_slurm or is_there) and name.isidentifier()
 
     def _inherit(self, name: str) -> None:
         if not self._is_of_shell(name):
+            return
+        if _OF_MODULE.search(name) and any(item.kind == PREPARE for item in self.items):
+            lines = enumerate(self.draft.lines, 1)
+            here = next((i for i, line in lines if re.search(rf"\$\{{?{name}\b", line)), 1)
+            way = f"write `inherit: [{name}]` where your shell sets it"
+            self.draft.left_out((here, here), f"${name} may come from a module: {way}")
             return
         if name in self.with_default and name not in self.without_default:
             way = f"write `inherit: [{name}]` where your shell sets it"
