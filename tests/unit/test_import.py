@@ -486,6 +486,8 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "torchrun --nnodes=4 t.py": "expects 4 nodes",
         "torchrun --nproc_per_node=$P t.py": "write the ranks",
         "cd $PROJECTS; ./a": "write the folder",
+        "srun apptainer exec i.sif bash -c 'cd /opt/x; ./a'": "`workdir: DIR`; or, if only the image has it, begin a `script` with `cd /opt/x`",
+        "srun --container-image=i.sqsh --container-workdir=/opt/x ./a": "write `workdir`; or, if only the image has it, begin a `script` with `cd /opt/x`",
         "ssh node2 ./x & ./a": "beside the program",
         "export X=$RANDOM; apptainer exec i.sif ./a": "each task",
         "echo nothing": "no program was found",

@@ -44,7 +44,8 @@ def change(
             scope.enter(".")
         draft.left_out(span, "the job starts in the job file's folder")
     elif HOLE.search(target) or not on_host:
-        draft.decide(span, "write the folder of the host out: `workdir: DIR`")
+        way = "" if mounts is None else in_image(scope.source(target))
+        draft.decide(span, f"write the folder of the host out: `workdir: DIR`{way}")
     elif is_later:
         draft.decide(span, "the folder of a later program")
     else:
@@ -53,6 +54,11 @@ def change(
         draft.carried(span, "workdir")
         if mounts is None:
             scope.enter(draft.keys["workdir"])
+
+
+def in_image(folder: str) -> str:
+    """Return what to do about a folder that no mount shows."""
+    return f"; or, if only the image has it, begin a `script` with `cd {folder}`"
 
 
 def is_dependent(source: str) -> bool:

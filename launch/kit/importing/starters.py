@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from kit.config import sbatch_options, variables
-from kit.importing import containers, options, starter_options
+from kit.importing import containers, folders, options, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft
@@ -142,7 +142,8 @@ class Starters:
                 way = f"by its path on the host, which is not {target}"
                 self.leave_out(f"the program starts in the same folder, `workdir: {found}`, {way}")
         else:
-            self.decide("the program started in this folder of the container: write `workdir`")
+            way = f"write `workdir`{folders.in_image(self.scope.source(target))}"
+            self.decide(f"the program started in this folder of the container: {way}")
 
     def _count_tasks(self, given: dict[str, str]) -> None:
         def number(name: str) -> Optional[int]:
