@@ -468,6 +468,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "srun --container-image=$IMAGE ./a": "write the `image` out",
         "srun ./a; srun ./b": "another program",
         "srun bash -c 'if [ -d x ]; then python p.py; fi'; srun ./b": "another program",
+        "srun bash -c 'nvidia-smi -l & python p.py'; srun ./b": "another program",
         "source activate $1; ./a": "`host_setup` has none: write the values",
         "cp $0 logs; ./a": "$0 was the batch script",
         "apptainer run i.sif ./a": "put what it sets into `setup`",
@@ -563,6 +564,7 @@ def test_a_list_of_options_is_known_but_for_what_is_computed(machine: dict[str, 
     job = keys(text)
     assert job["script"] == first + 'python t.py --lr 1 "--id=${ARGS[2]#*=}" --at "${ARGS[4]}" \'--c=a b\'\n'
     assert run_bash(job["script"], machine) == run_bash(text, machine)
+    assert '"${B[@]}"' in keys('B=(--b $EXTRA --id=$(cat id) $MORE --x)\npython t.py "${B[@]}"\n')["script"]
     assert keys('FILES=($(ls) --x)\npython t.py "${FILES[@]}"\n')["script"] == 'FILES=($(ls) --x)\npython t.py "${FILES[@]}"\n'
 
 
@@ -589,6 +591,7 @@ def test_a_line_before_cd_runs_in_the_folder_of_before(machine: dict[str, str]) 
     run_bash(own_lines(job), machine)
     folder = Path(machine["SLURM_SUBMIT_DIR"])
     assert [(folder / name).exists() for name in ("logs", "data/b", "scripts/c")] == [True, True, True]
+    assert keys("make\ncd sub\nmake\n./a\n")["host_setup"] == 'cd ".."\nmake\ncd "sub"\nmake\n'
     assert keys("source venv/bin/activate\ncd /p\nmake\ncd sub\n./a\n")["host_setup"] == 'cd "$SLURM_SUBMIT_DIR"\nsource venv/bin/activate\ncd "/p"\nmake\n'
     assert keys("module load a\nmkdir -p /x $TMPDIR/y\nsource ~/v/activate\ncd /p\nmake\n./a\n")["host_setup"].splitlines()[-1] == "make"
     assert "cd" not in keys("module load a\nmkdir -p /x $TMPDIR/y\nsource ~/v/activate\ncd /p\nmake\n./a\n")["host_setup"]
@@ -727,6 +730,7 @@ def test_a_container_of_the_whole_script_is_the_jobs() -> None:
     assert "workdir" not in keys(f"{first}cd $SLURM_SUBMIT_DIR\npython t.py\n")
     assert questions("#SBATCH --environment=ngc -N 2\nsrun ./a\n") == ["the script ran once in this container: `setup` runs in each task"]
     assert keys("#SBATCH --environment=ngc\nsrun --environment=other ./a\n")["image"] == "~/.edf/other.toml"
+    assert importer.convert(f"#!/bin/csh\n{first}", "old.sbatch", KNOWN).kinds[1:3] == [CARRIED, CARRIED]
 
 
 def test_modules_stay_outside_of_a_container() -> None:

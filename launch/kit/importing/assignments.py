@@ -99,7 +99,7 @@ class Assignments:
 
     def _leave_open(self, name: str, value: Value) -> None:
         """Let a variable stand for itself; of a list, only the elements that are computed."""
-        if isinstance(value, str) or any(map(self._are_words, ["", *value], value)):
+        if isinstance(value, str) or any(map(self._may_split, ["", *value], value)):
             self.scope.leave_open(name)
             return
         elements = []
@@ -112,12 +112,11 @@ class Assignments:
             elements.append(own + self.scope.hole(source, [name]) if is_open else text)
         self.scope.values[name] = elements
 
-    def _are_words(self, before: str, text: str) -> bool:
-        """Return whether an element may become several, as $(...) does; not an option's value."""
+    def _may_split(self, before: str, text: str) -> bool:
+        """Return whether an element may become several, or none; not so the value of an option."""
         hole = self.scope.only_hole(text)
         is_value = before.startswith("-") and "=" not in before
-        is_list = hole is not None and not hole.is_quoted and COMPUTED.search(hole.source)
-        return bool(is_list) and not is_value
+        return hole is not None and not (hole.is_quoted or hole.hint or is_value)
 
     def _lists_nodes(self, item: Item) -> bool:
         return bool(_NODE_LIST.search(item.source) or item.uses & self.node_lists)

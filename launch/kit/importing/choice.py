@@ -16,7 +16,7 @@ from kit.importing.statements import Reader
 # A task's value of a list.
 _OF_TASK = re.compile(r"\$\{(\w+)\[\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*(-\s*1\s*)?\]\}")
 # Variables whose values begin with an option.
-_OF_OPTIONS = re.compile(r"(?<![\w-])(\w+)\+?=[\"'(]?\s*(?:#.*\s+)*-")
+_OF_OPTIONS = re.compile(r"(?<![\w-])(\w+)\+?=[\"'(]?\s*(?:#[^\n]*\n\s*)*-")
 
 
 def finish(reader: Reader) -> None:

@@ -96,10 +96,11 @@ def _of_starter(words: list[str]) -> int:
 
 
 def _programs_of_text(words: list[str]) -> set[str]:
-    """Return the first words of the commands in `bash -c TEXT`; {"-"} where there is no text."""
-    if not re.fullmatch(r"-\w*c", "".join(words[-2:-1])):
+    """Return the first words of the commands in `bash -c TEXT`; {"-"} if one may start ranks."""
+    is_text = re.fullmatch(r"-\w*c", "".join(words[-2:-1]))
+    if not is_text or any(map(_is_start, words[-1].split())):
         return {"-"}
-    parts = re.split(r"&&|\|\||[;|\n]", words[-1])
+    parts = re.split(r"(?<![<>])&+(?!>)|[;|\n]+", words[-1])
     return {_KEYWORDS.sub("", part).split(" ")[0] for part in parts}
 
 

@@ -45,6 +45,9 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     draft = Draft(text.split("\n"))
     given = header.read(draft)
     tasks = header.shape(given, draft)
+    known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
+    scope = Scope({**known, **draft.env}, _facts(draft, tasks), environment)
+    whole_container.read(given, draft, scope, tasks)
     spans = []
     if options := _SHELLS_OPTIONS.match(text):
         way = "kit's script has options of its own; `source` your profile in `host_setup` for -l"
@@ -56,9 +59,6 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
         )
     else:
         script = shell.parse(text, name)
-        known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
-        scope = Scope({**known, **draft.env}, _facts(draft, tasks), environment)
-        whole_container.read(given, draft, scope, tasks)
         reader = Reader(draft, scope, tasks)
         reader.read(script, script.statements)
         choice.finish(reader)

@@ -181,6 +181,7 @@ class Placing:
         every = {id(item): item for item in [*needed, *chosen]}
         ordered = sorted(every.values(), key=lambda item: item.span)
         lines: list[str] = []
+        done: set[tuple[Span, str]] = set()  # a statement may be the item of several variables
         folder = folders.current(self.draft.keys)
         for item in ordered:
             if on_host and item.folder not in ("", folder) and _reads_folder(item):
@@ -188,8 +189,9 @@ class Placing:
                 folder = item.folder
             text = item.source if on_host or not item.inside else item.inside
             text = f"{text} || true" if _START_UP.match(text) else text
-            if text not in lines:
+            if (item.span, text) not in done:
                 lines.append(text)
+            done.add((item.span, text))
             self.draft.carried(item.span, key)
             self._remark(item, key, text)
         return lines
