@@ -728,9 +728,12 @@ def test_a_container_of_the_whole_script_is_the_jobs() -> None:
     assert job["setup"] == "source /opt/conda/bin/activate e\nmkdir -p out\n" and "host_setup" not in job
     assert keys(f"{first}cd /w/y\npython t.py\n")["workdir"] == "/a/y"
     assert "workdir" not in keys(f"{first}cd $SLURM_SUBMIT_DIR\npython t.py\n")
-    assert questions("#SBATCH --environment=ngc -N 2\nsrun ./a\n") == ["the script ran once in this container: `setup` runs in each task"]
+    several = "#SBATCH --environment=ngc -N 2\nmkdir out\nsrun ./a\n"
+    assert questions(several) == ["the script's lines ran in this container: `host_setup` runs outside of it"]
+    assert "host_setup: |\n  mkdir out\n" in convert(several).job
     assert keys("#SBATCH --environment=ngc\nsrun --environment=other ./a\n")["image"] == "~/.edf/other.toml"
     assert importer.convert(f"#!/bin/csh\n{first}", "old.sbatch", KNOWN).kinds[1:3] == [CARRIED, CARRIED]
+    assert convert(f"{first}#SBATCH --container-mounts=/c\n#SBATCH --container-mounts=/d\n./a\n").kinds[1:5] == [CARRIED] * 4
 
 
 def test_modules_stay_outside_of_a_container() -> None:

@@ -47,7 +47,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     tasks = header.shape(given, draft)
     known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
     scope = Scope({**known, **draft.env}, _facts(draft, tasks), environment)
-    whole_container.read(given, draft, scope, tasks)
+    is_in_container = whole_container.read(given, draft, scope, tasks)
     spans = []
     if options := _SHELLS_OPTIONS.match(text):
         way = "kit's script has options of its own; `source` your profile in `host_setup` for -l"
@@ -60,6 +60,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     else:
         script = shell.parse(text, name)
         reader = Reader(draft, scope, tasks)
+        reader.placing.is_in_container = is_in_container
         reader.read(script, script.statements)
         choice.finish(reader)
         header.leave_requeue(draft)

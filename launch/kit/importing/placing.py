@@ -82,7 +82,7 @@ class Placing:
         self.draft = draft
         self.items: list[Item] = []
         self.functions: dict[str, Item] = {}
-        self.is_in_container = draft.has_image  # the whole script
+        self.is_in_container = False  # as the whole script is
         self.inner: set[str] = set()  # statements of a text that each task runs
         self.moved: set[str] = set()  # variables that the first node computes for all
         self.consumed: set[str] = set()  # exported texts that only put a command together
