@@ -170,6 +170,14 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("OSError: We couldn't connect to 'https://huggingface.co' to load this file", "hub-unreachable"),
     ("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /code/ext.so)", "glibc-too-old"),
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.1. Some of the step tasks have been OOM Killed.", "host-out-of-memory"),
+    ("ImportError: /venv/lib/python3.12/site-packages/fast_kernels.so: undefined symbol: _ZN3c104cuda9SetDeviceEa", "library-mismatch"),
+    ("python: symbol lookup error: /opt/net/libnccl-net.so: undefined symbol: ncclOld", "library-mismatch"),
+    ("ImportError: FastAttention is on, but it cannot be used: the package fast_kernels seems to be not installed. See its page.", "module-missing"),
+    ("ImportError: \nMyTokenizer requires the SomePiece library but it was not found in your environment.", "module-missing"),
+    ("importlib.metadata.PackageNotFoundError: No package metadata was found for fast-kernels", "module-missing"),
+    ("ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from PyObject", "import-failed"),
+    ("AttributeError: module 'numpy' has no attribute 'float'.", "import-failed"),
+    ("TypeError: Descriptors cannot be created directly.", "import-failed"),
 ]  # fmt: skip
 
 
