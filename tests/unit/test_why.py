@@ -178,6 +178,11 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from PyObject", "import-failed"),
     ("AttributeError: module 'numpy' has no attribute 'float'.", "import-failed"),
     ("TypeError: Descriptors cannot be created directly.", "import-failed"),
+    ("RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for embed.weight: copying a param with shape torch.Size([9, 4]) from checkpoint, the shape in current model is torch.Size([10, 4]).", "checkpoint-mismatch"),
+    ("RuntimeError: size mismatch, m1: [8 x 32], m2: [64 x 10]", "shape-mismatch"),
+    ("RuntimeError: Missing key in checkpoint state_dict: loader.rank_15.", "checkpoint-mismatch"),
+    ("ValueError: Size mismatch between saved torch.Size([9, 4]) and current: torch.Size([10, 4]) for embed.weight", "checkpoint-mismatch"),
+    ("RuntimeError: Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1.", "checkpoint-of-a-gpu"),
 ]  # fmt: skip
 
 
