@@ -183,6 +183,13 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("RuntimeError: Missing key in checkpoint state_dict: loader.rank_15.", "checkpoint-mismatch"),
     ("ValueError: Size mismatch between saved torch.Size([9, 4]) and current: torch.Size([10, 4]) for embed.weight", "checkpoint-mismatch"),
     ("RuntimeError: Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1.", "checkpoint-of-a-gpu"),
+    ("huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/api/datasets/a/b", "too-many-requests"),
+    ("urllib.error.HTTPError: HTTP Error 403: rate limit exceeded", "too-many-requests"),
+    ("ConnectionError: Couldn't reach 'a/b' on the Hub (LocalError)", "hub-unreachable"),
+    ("huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/api/models/a/b: offline mode is enabled.", "hub-unreachable"),
+    ("urllib.error.URLError: <urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate in certificate chain>", "certificate"),
+    ("wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])", "no-access"),
+    ("wandb.errors.errors.UsageError: No API key configured. Use `wandb login` to log in.", "no-access"),
 ]  # fmt: skip
 
 
