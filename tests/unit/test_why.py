@@ -190,6 +190,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("urllib.error.URLError: <urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate in certificate chain>", "certificate"),
     ("wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])", "no-access"),
     ("wandb.errors.errors.UsageError: No API key configured. Use `wandb login` to log in.", "no-access"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 214 'uncorrectable ECC error encountered'", "gpu-broken"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclSystemError: System call failed.\nLast error:\nsocketPollConnect: Connect to 10.0.0.2<45023> returned 113(No route to host)", "cannot-connect"),
 ]  # fmt: skip
 
 
@@ -197,6 +199,13 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
 def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
     assert first_cause(capsys.readouterr().out) == name
+
+
+def test_the_line_that_shows_an_error_of_nccl_is_its_last_error(tmp_path: Path) -> None:
+    said = "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\nncclSystemError: System call failed.\nLast error:\n"
+    last = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (traceback(f"{said}{last}"), "1 node1 0\n")})))
+    assert found.cause == "nccl-error" and f"  | {last}\n" in str(found)
 
 
 def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
