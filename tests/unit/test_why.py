@@ -192,6 +192,17 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("wandb.errors.errors.UsageError: No API key configured. Use `wandb login` to log in.", "no-access"),
     ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 214 'uncorrectable ECC error encountered'", "gpu-broken"),
     ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclSystemError: System call failed.\nLast error:\nsocketPollConnect: Connect to 10.0.0.2<45023> returned 113(No route to host)", "cannot-connect"),
+    ("RuntimeError: HIP error: invalid device function", "gpu-not-supported"),
+    ("torch._inductor.exc.InductorError: PTXASError: PTXAS error: Internal error\n`ptxas` stderr:\nptxas fatal   : Value 'sm_999' is not defined for option 'gpu-name'", "gpu-not-supported"),
+    ("RuntimeError: No HIP GPUs are available", "no-driver"),
+    ("RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.", "no-driver"),
+    ("lightning.fabric.utilities.exceptions.MisconfigurationException: No supported gpu backend found!", "no-driver"),
+    ("MisconfigurationException: `CUDAAccelerator` can not run on your system since the accelerator is not available.", "no-driver"),
+    ("pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found", "no-driver"),
+    ("ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32", "dtype-mismatch"),
+    ("ops.MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)", "cuda-toolkit-missing"),
+    ("ops.CUDAMismatchException: >- Op Builder: Installed CUDA version 12.2 does not match the version torch was compiled with 11.7", "cuda-toolkit-missing"),
+    ("RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)", "cuda-toolkit-missing"),
 ]  # fmt: skip
 
 
