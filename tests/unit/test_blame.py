@@ -27,6 +27,11 @@ def raised(line: str, file: str = "/home/me/train.py", source: str = "step(batch
     return f'{BEGIN}  File "{file}", line {number}, in main\n    {source}\n{line}\n'
 
 
+def boxed(line: str) -> str:
+    """A traceback as Rich draws it."""
+    return f"╭─── Traceback (most recent call last) ───╮\n│ /home/me/train.py:41 in main             │\n│ ❱ 41 │   step(batch)                     │\n╰──────────────────────────────────────────╯\n{line}\n"
+
+
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 OWN = raised("KeyError: 'labels'")
 MISSED = raised(f"RuntimeError: {GLOO}", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "work.wait()")
@@ -134,6 +139,7 @@ CASES = {
     "a watchdog aborts, with torch's C++ stack": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "an abort after a lost peer, with torch's C++ stack": Case({0: (MISSED + CPP_STACK, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "an abort some lines after a lost peer": Case({0: (MISSED + "a\nb\nc\nd\n", "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
+    "a lost peer in a traceback that Rich drew": Case({0: (boxed(f"RuntimeError: {GLOO}"), "1 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a lost peer in an exception group": Case({0: (GROUP, "1 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a rank that printed an exception and ended well": Case({0: (raised("ConnectionResetError: [Errno 104] reset"), "1 n0 0"), 1: (OWN, "")}, 0, left=(1,)),
     "one rank's collective differs from those of the others": Case(

@@ -399,6 +399,36 @@ def test_an_exception_far_from_the_end_of_its_log_is_found_and_little_is_shown(t
     assert len(said.splitlines()) <= 25
 
 
+def boxed(line: str, source: str = "step(batch)") -> str:
+    """A traceback as Rich draws it."""
+    return f"""\
+╭────────────── Traceback (most recent call last) ──────────────╮
+│ /home/me/train.py:41 in main                                  │
+│                                                               │
+│   40 │   for batch in loader:                                 │
+│ ❱ 41 │   │   {source:<53}│
+╰───────────────────────────────────────────────────────────────╯
+{line}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "source", "said"),
+    [
+        ("KeyError: 'labels'", "batch['labels']", "KeyError: 'labels', at /home/me/train.py:41 (exception)"),
+        (
+            "OutOfMemoryError: CUDA out of memory.",
+            "step(batch)",
+            "OutOfMemoryError: CUDA out of memory., at /home/me/train.py:41: the GPU's memory ran out (gpu-out-of-memory)",
+        ),
+        ("ValueError: CUDA out of memory?", "raise ValueError(text)", "ValueError: CUDA out of memory?, at /home/me/train.py:41 (exception)"),
+    ],
+)
+def test_an_exception_below_a_traceback_that_rich_drew_is_the_cause_with_its_place(line: str, source: str, said: str, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (boxed(line, source), "1 node1 0\n")})))
+    assert f"\ncause: {said}\n" in str(found) and f"  | {line}\n" in str(found)
+
+
 def test_the_last_of_a_group_of_exceptions_is_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         '  + Exception Group Traceback (most recent call last):\n  |   File "/home/me/train.py", line 2, in <module>\n  |     raise ExceptionGroup("two", found)\n'

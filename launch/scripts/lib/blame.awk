@@ -115,7 +115,8 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
   if (ignoring && $0 !~ /^ /) ignoring = 0
 }
 inside && /^[ \t|+]*File "/ { file = $0; next }
-inside && (/^[ \t]/ || $0 == "") { next }
+# Rich draws a box around a traceback, in characters beyond ASCII. \033 begins a colour.
+inside && (/^[^!-~\033]/ || $0 == "") { next }
 inside {
   inside = 0; after = noise = between = chained = 0; more = 8
   if (root == "") { root = $0; root_file = file; settled = 0; growing = 1 } else growing = 0

@@ -24,6 +24,10 @@ OTHERS_GONE = re.compile(
 MESSAGE = 8  # lines to read of an exception's message after its first
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
 _FRAME = re.compile(r'\s*File "(.*)", line (\d+)(?:, in (.*))?$')
+# Rich draws a box around a traceback, and writes the exception below it.
+_BOX = ("│", "╰")
+_BOXED_FRAME = re.compile(r"│ (/.*):(\d+) in ")
+_BOXED_SOURCE = re.compile(r"│ ❱ *\d+ (.*)")
 _TYPE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s|$)|$)")
 # An exception without a traceback: sys.tracebacklimit = 0.
 _ALONE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*)?$")
@@ -155,8 +159,11 @@ def _read_block(lines: list[str], begin: int) -> Raised:
     index = begin
     for index in range(begin + (BEGIN in first), len(lines)):
         line = _GROUP.sub("", lines[index]) if in_group else lines[index]
-        if found := _FRAME.match(line):
+        if found := _FRAME.match(line) or _BOXED_FRAME.match(line):
             frames.append(TracebackFrame(found[1], int(found[2]), ""))
+        elif line.startswith(_BOX):
+            if frames and (boxed := _BOXED_SOURCE.match(line)):
+                frames[-1] = frames[-1]._replace(source=boxed[1].strip("│ "))
         elif line[:1] not in (" ", "\t", ""):
             break
         elif frames and not frames[-1].source:
