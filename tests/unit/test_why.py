@@ -203,6 +203,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ops.MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)", "cuda-toolkit-missing"),
     ("ops.CUDAMismatchException: >- Op Builder: Installed CUDA version 12.2 does not match the version torch was compiled with 11.7", "cuda-toolkit-missing"),
     ("RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)", "cuda-toolkit-missing"),
+    ("ValueError: Some specified arguments are not used by the HfArgumentParser: ['--epoch', '3']", "wrong-arguments"),
 ]  # fmt: skip
 
 
@@ -217,6 +218,24 @@ def test_the_line_that_shows_an_error_of_nccl_is_its_last_error(tmp_path: Path) 
     last = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1"
     found = report.why(str(run_directory(tmp_path / "run", {0: (traceback(f"{said}{last}"), "1 node1 0\n")})))
     assert found.cause == "nccl-error" and f"  | {last}\n" in str(found)
+
+
+HYDRA_ENDS = "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (f"Could not override 'trainer.epoch'.\nTo append to your config use +trainer.epoch=3\nKey 'epoch' is not in struct\n{HYDRA_ENDS}", 1),
+        (f"In 'config': Could not find 'model/large'\n\nAvailable options in 'model':\n\tsmall\n{HYDRA_ENDS}", 1),
+        ("Usage: train.py [OPTIONS]\n╭─ Error ─────────────────╮\n│ No such option: --epoch │\n╰─────────────────────────╯\n", 2),
+        ("ERROR: Could not consume arg: --epoch\nUsage: train.py <flags>\n", 2),
+        ("╭─ Unrecognized options ───────────╮\n│ Unrecognized options: --epoch    │\n╰──────────────────────────────────╯\n", 2),
+    ],
+    ids=["Hydra", "Hydra without a file", "Typer", "Fire", "tyro"],
+)
+def test_arguments_that_a_parser_refuses_without_an_exception_are_the_cause(text: str, code: int, tmp_path: Path) -> None:
+    assert report.why(str(run_directory(tmp_path / "run", {0: (text, f"{code} node1 0\n")}))).cause == "wrong-arguments"
 
 
 def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
