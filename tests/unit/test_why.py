@@ -204,6 +204,9 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ops.CUDAMismatchException: >- Op Builder: Installed CUDA version 12.2 does not match the version torch was compiled with 11.7", "cuda-toolkit-missing"),
     ("RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)", "cuda-toolkit-missing"),
     ("ValueError: Some specified arguments are not used by the HfArgumentParser: ['--epoch', '3']", "wrong-arguments"),
+    ("torch._inductor.exc.InductorError: RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: kernel_3 Required: 147456", "exception"),
+    ("BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11)", "exception"),
+    ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "too-many-processes"),
 ]  # fmt: skip
 
 
@@ -236,6 +239,18 @@ HYDRA_ENDS = "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete s
 )
 def test_arguments_that_a_parser_refuses_without_an_exception_are_the_cause(text: str, code: int, tmp_path: Path) -> None:
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, f"{code} node1 0\n")}))).cause == "wrong-arguments"
+
+
+def test_a_program_that_crashes_as_it_may_start_no_more_threads_has_too_many(tmp_path: Path) -> None:
+    text = "BLAS init: pthread_create failed for thread 63 of 64: Resource temporarily unavailable\n"
+    assert report.why(str(run_directory(tmp_path / "run", {0: (text, "139 node1 0\n")}))).cause == "too-many-processes"
+
+
+@pytest.mark.parametrize("said", ["timeout waiting for task launch, started 3 of 4 tasks", "MPI: Cannot create context for mpi/pmix"])
+def test_tasks_that_slurm_does_not_start_are_the_cause(said: str, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {}, f"srun: error: {said}\n")
+    event_lines.add(run / "log/7", "batch", "ends", code=1)
+    assert report.why(str(run)).cause == "step-not-started"
 
 
 def test_the_first_failure_is_the_one_that_does_not_speak_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
