@@ -33,6 +33,7 @@ def boxed(line: str) -> str:
 
 
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
+NCCL_INFO = "node1:4021:4021 [0] NCCL INFO NET/Plugin: libnccl-net.so: cannot open shared object file: No such file or directory\n"
 OWN = raised("KeyError: 'labels'")
 MISSED = raised(f"RuntimeError: {GLOO}", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "work.wait()")
 
@@ -114,6 +115,7 @@ CASES = {
     "one that prints only the words of its exception and exits": Case({3: (MISSED, "1 n1 1"), 1: ("rank 1 failed: KeyError('labels')\n", "1 n0 1")}, 1),
     "one that prints nothing and exits": Case({3: (MISSED, "1 n1 1"), 1: ("epoch 1\n", "1 n0 1")}, 1),
     "one that prints its exception, then what its clean-up misses, chained to nothing": Case({3: (MISSED, "1 n1 1"), 1: (OWN + MISSED, "1 n0 1")}, 1),
+    "... with NCCL's reports between": Case({3: (MISSED, "1 n1 1"), 1: (OWN + NCCL_INFO + MISSED, "1 n0 1")}, 1),
     "... while another's connection broke": Case({3: (raised(RESET), "1 n1 1"), 1: (OWN + MISSED * 2, "1 n0 1")}, 1),
     "... and has a code of its own": Case({3: (raised(RESET), "1 n1 1"), 1: (OWN + MISSED, "3 n0 1")}, 1, 3),
     "one that handled an exception long before it missed the others": Case({3: (MISSED, "1 n1 1"), 1: (OWN + "epoch 1\n" + MISSED, "1 n0 1")}, 3),

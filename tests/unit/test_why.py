@@ -241,6 +241,20 @@ def test_arguments_that_a_parser_refuses_without_an_exception_are_the_cause(text
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, f"{code} node1 0\n")}))).cause == "wrong-arguments"
 
 
+@pytest.mark.parametrize(
+    ("last", "code", "cause"),
+    [
+        ("", 137, "killed"),
+        ("", 3, "exit-code"),
+        ("[rank0]:[E1119 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n", 134, "nccl-timeout"),
+    ],
+)
+def test_what_nccl_reports_as_information_is_no_cause(last: str, code: int, cause: str, tmp_path: Path) -> None:
+    lacks = "node1:4021:4021 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: No such file or directory"
+    text = f"{lacks}\nnode1:4021:4021 [0] NCCL INFO dlsym: libnccl-net.so: undefined symbol: ncclNet_v9\n{last}"
+    assert report.why(str(run_directory(tmp_path / "run", {0: (text, f"{code} node1 0\n")}))).cause == cause
+
+
 def test_a_program_that_crashes_as_it_may_start_no_more_threads_has_too_many(tmp_path: Path) -> None:
     text = "BLAS init: pthread_create failed for thread 63 of 64: Resource temporarily unavailable\n"
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, "139 node1 0\n")}))).cause == "too-many-processes"

@@ -93,6 +93,7 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
   else if (boxed && /^ *[|+]/) { sub(/^ *[|+]-?[+]?/, ""); sub(/^ /, "") }
   else boxed = 0
 }
+/\[[0-9]+\] NCCL INFO / { after++; noise++; next } # such as a plug-in that it does without
 /Traceback \(most recent call last\)/ {
   after++
   if (before ~ /^Exception ignored/) { noise++; ignoring = 1; before = $0; next }

@@ -22,6 +22,7 @@ COUNTED = 1 << 28  # bytes of a log in which lines are counted
 _OF_RANK = re.compile(r"^\[(?:rank|node)\d+\] ")
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
 _CPP_FRAME = re.compile(log_files.CPP_FRAME)
+_BY_NCCL = re.compile(r"\[\d+\] NCCL INFO ")  # such as a plug-in that it does without
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,13 @@ def _last_drawn(line: str) -> str:
 
 
 def _clean(lines: list[str], kind: str) -> list[str]:
-    """Return the lines; those of other logs and frames of C++ become empty."""
+    """Return the lines; those of other logs, C++'s frames and NCCL's reports become empty."""
     if kind == NODE:
         return ["" if _OF_RANK.match(line) else line for line in lines]
     if kind == BATCH:  # quotes the end of a log that is read itself
         return ["" if line.startswith("  | ") else line for line in lines]
     lines = [_BY_TORCH.sub("", line) for line in lines]
-    return ["" if _CPP_FRAME.match(line) else line for line in lines]
+    return ["" if _CPP_FRAME.match(line) or _BY_NCCL.search(line) else line for line in lines]
 
 
 def by_age(folder: Path, names: list[str]) -> list[str]:
