@@ -110,6 +110,8 @@ def test_a_job_whose_first_node_is_lost_goes_back_to_the_queue(kit_cluster: Clus
     number = job_id(folder)
     log = folder / f"run/log/{number}/rank1.out"
     until(lambda: log.exists() and "attempt 1" in read(log), 60, not_started(folder / "run"))
+    # The task that watches the first node, which starts that task's step a moment after the ranks.
+    until(lambda: any("pulse.sh" in process.args for process in kit_cluster.processes("node2")), 60, "nothing watches node1")
     control("kill-node", "node1")
-    until(lambda: state(kit_cluster, number) == "PENDING", 150, "it does not go back")
+    until(lambda: state(kit_cluster, number) == "PENDING", 150, lambda: f"it does not go back: {state(kit_cluster, number)}")
     kit_cluster.run("ctl", "scancel", str(number), check=False)  # slurmctld may be too busy with the node to answer in time
