@@ -1,7 +1,7 @@
 """
 Start the programs in train/ on 127.0.0.1, without a GPU: real processes, which talk over real sockets.
 
-Most are forked from one Python that has torch loaded (fork_server.py), and told by their environment which rank they are,
+Most are forked from one Python that has torch loaded, or what else they import (fork_server.py), and told by their environment which rank they are,
 as torchrun does. `torchrun=True` starts torchrun itself, and it starts each rank from scratch.
 """
 
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fork_server import Request
+from fork_server import TORCH, Request
 
 # What an outer torchrun or Slurm job may have left; a GPU would be too few for several NCCL ranks.
-FOREIGN = re.compile(r"(PET_|SLURM_|TORCHELASTIC_|NCCL_|MASTER_)|(RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK)$")
+FOREIGN = re.compile(r"(PET_|SLURM_|TORCHELASTIC_|NCCL_|MASTER_)|(RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|TF_CONFIG)$")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
 ENVIRONMENT |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 PORTS = range(20000, 32000)  # below those that Linux gives to outgoing connections
@@ -53,6 +53,9 @@ def free_ports():
             except OSError:
                 continue
             yield port
+
+
+ports = free_ports()
 
 
 class Node:
@@ -94,10 +97,10 @@ class Started:
             file.touch()
         self.nodes = [Node(server, request) for request in requests]
 
-    def wait_for(self, text, timeout_s):
+    def wait_for(self, text, timeout_s, node=0):
         deadline = time.monotonic() + timeout_s
-        while text not in self.files[0][0].read_text():
-            assert self.nodes[0].poll() is None and time.monotonic() < deadline, f"{text!r} never came: {''.join(self.outputs())}"
+        while text not in self.files[node][0].read_text():
+            assert self.nodes[node].poll() is None and time.monotonic() < deadline, f"{text!r} never came: {''.join(self.outputs())}"
             time.sleep(0.02)
 
     def finish(self, timeout_s):
@@ -129,10 +132,11 @@ class Started:
 
 
 @contextmanager
-def fork_server():
+def fork_server(modules):
     """Run the server as long as the context lasts. Yield the address of its socket."""
     env = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), ENVIRONMENT.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", "import fork_server; fork_server.main()"]
+    env["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # pyarrow, which TensorFlow imports, has a thread, and a fork would lose it
+    command = [sys.executable, "-c", "import fork_server; fork_server.main()", *modules]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True)
     try:
         address = process.stdout.readline()
@@ -178,19 +182,11 @@ def rank_environment(rank, local_rank, node, ranks, nodes, port):
     return {name: str(value) for name, value in numbers.items()}
 
 
-@pytest.fixture(scope="session")
-def server():
-    with fork_server() as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
-def start(server, tmp_path_factory):
-    """Start a script: without ranks=, one process that is told nothing; else so many ranks on each node.
+def starter(server, tmp_path_factory):
+    """Return what starts a script: without ranks=, one process that is told nothing; else so many ranks on each node.
 
     env: what all nodes have, too, or a list of what each one has. torchrun: whether it starts the ranks.
     """
-    ports = free_ports()
 
     def start(script, *args, ranks=None, nodes=1, env=None, torchrun=False):
         folder, port = tmp_path_factory.mktemp(Path(script).stem), next(ports)
@@ -217,6 +213,19 @@ def start(server, tmp_path_factory):
         return Started({word for word in words if word.endswith(".py")}, server, requests)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory):
+    with fork_server(TORCH) as server:
+        yield starter(server, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def start_loaded(request, tmp_path_factory):
+    """As start, from a Python that has loaded what the file's LOADED names."""
+    with fork_server(request.module.LOADED) as server:
+        yield starter(server, tmp_path_factory)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,7 @@
 """
-Fork rank processes from one Python that has torch loaded: the import takes 3 s of CPU in each process otherwise.
+Fork rank processes from one Python that has torch loaded, or other modules: the import takes 3 s of CPU in each process otherwise.
 
-    python -c 'import fork_server; fork_server.main()'
+    python -c 'import fork_server; fork_server.main()' MODULE...
 
 It prints the address of its socket, in hexadecimal. Each connection brings the request of one node as a line of JSON (see
 Request), and gets the node's exit code as a line when it has ended: that of its process, or, of several ranks, 1 if any
@@ -27,11 +27,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # torch.optim imports torch._dynamo in the first step, if nobody has; which is half of the time.
-LOADED = """
+TORCH = """
 numpy torch torch._dynamo torch.distributed.checkpoint.state_dict torch.distributed.elastic.multiprocessing.errors
 torch.distributed.fsdp torch.distributed.pipelining torch.distributed.run torch.nn.parallel torch.utils.checkpoint
 torch.utils.data
-"""
+""".split()
 GRACE_S = 30  # as torchrun's, between asking ranks to end and ending them
 PAUSE_S = 0.02
 
@@ -51,7 +51,7 @@ class Request:
 
 
 def main() -> None:
-    for name in LOADED.split():
+    for name in sys.argv[1:]:
         importlib.import_module(name)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [path for path in sys.path[1:] if path not in paths]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "train" / "tensorflow_digits.py"
+LOADED = ("tensorflow", "tf_keras")
 EPOCHS = 4
 TIMEOUT_S = 600  # TensorFlow takes 6 s of CPU to import, and many more seconds on busy cores
 
@@ -30,57 +31,27 @@ def free_ports(count):
     return ports
 
 
-def run(folder, workers, *args):
-    """Runs the program in one process for each worker; alone has no TF_CONFIG. Returns each one's (exit code, output lines)."""
+def run(start, workers, *args):
+    """Runs the program in one process for each worker; alone has no TF_CONFIG."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
-    command = [sys.executable, str(SCRIPT), "--epochs", str(EPOCHS), "--lr", "0.01", *args]
-    processes, files = [], [folder / f"worker{index}" for index in range(workers)]
-    for index, file in enumerate(files):
-        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"} | {"CUDA_VISIBLE_DEVICES": ""}
-        if workers > 1:
-            env["TF_CONFIG"] = json.dumps(config)
-        with file.open("w") as output:  # a file, so no pipe can fill
-            processes.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env))
-    deadline = time.monotonic() + TIMEOUT_S
-    try:
-        # Once one fails, the others might wait for it.
-        while None in (codes := [process.poll() for process in processes]) and not any(codes):
-            assert time.monotonic() < deadline, "\n".join(file.read_text() for file in files)
-            time.sleep(0.05)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [(code, file.read_text().splitlines()) for code, file in zip(codes, files, strict=True)]
+    configs = [json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}) for index in range(workers)]
+    env = [{"TF_CONFIG": config} for config in configs] if workers > 1 else None
+    return start(SCRIPT, "--epochs", EPOCHS, "--lr", 0.01, *args, nodes=workers, env=env).finish(TIMEOUT_S)
 
 
 def said(result):
-    """The lines that are the program's own, of a worker that went well."""
-    code, lines = result
-    assert code == 0, "\n".join(lines)
-    return [line for line in lines if line.startswith(("worker ", "tensorflow ", "epoch ", "trained ", "test accuracy "))]
+    """The lines that are the program's own, worker by worker."""
+    return [line for line in result.check().stdout.splitlines() if line.startswith(("worker ", "tensorflow ", "epoch ", "trained ", "test accuracy "))]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    (result,) = run(tmp_path_factory.mktemp("alone"), 1)
-    return said(result)
+def alone(start_loaded):
+    return said(run(start_loaded, 1))
 
 
 @pytest.fixture(scope="module")
-def two_workers(tmp_path_factory, note_run):
-    """As kit run starts them by the job file: it tells each who the others are."""
-    folder = tmp_path_factory.mktemp("two")
-    command = [sys.executable, "-m", "kit", "run", str(SCRIPT.with_suffix(".yaml")), "--output", "run", "--"]
-    command += ["--epochs", str(EPOCHS), "--lr", "0.01"]
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "XDG_STATE_HOME": str(folder / "state")}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
-    lines = done.stdout.splitlines()
-    results = [(done.returncode, [line[8:] for line in lines if line.startswith(f"[rank{worker}] ")]) for worker in (0, 1)]
-    assert "all ranks ended well" in done.stdout, done.stdout + done.stderr
-    note_run(SCRIPT)
-    return [said(result) for result in results]
+def two_workers(start_loaded):
+    return said(run(start_loaded, 2))
 
 
 def losses(lines):
@@ -99,15 +70,15 @@ def test_one_process_without_tf_config_recognises_the_digits(alone):
 
 
 def test_every_worker_says_who_it_is_and_only_the_first_says_more(two_workers):
-    first, second = two_workers
-    assert first[0].startswith(f"worker 0/2  host {socket.gethostname()}  task 0  cluster [127.0.0.1:")
-    assert second == [first[0].replace("worker 0", "worker 1").replace("task 0", "task 1")]
-    assert first[1].endswith("  workers 2  replicas 2")
+    first, versions, *_, second = two_workers
+    assert first.startswith(f"worker 0/2  host {socket.gethostname()}  task 0  cluster [127.0.0.1:")
+    assert second == first.replace("worker 0", "worker 1").replace("task 0", "task 1")
+    assert versions.endswith("  workers 2  replicas 2")
 
 
 def test_the_number_of_workers_changes_neither_the_losses_nor_the_accuracy(alone, two_workers):
-    assert losses(two_workers[0]) == pytest.approx(losses(alone), abs=0.002)
-    assert accuracy(two_workers[0]) == pytest.approx(accuracy(alone), abs=0.003)
+    assert losses(two_workers) == pytest.approx(losses(alone), abs=0.002)
+    assert accuracy(two_workers) == pytest.approx(accuracy(alone), abs=0.003)
 
 
 def worker_with(tag, index):
@@ -149,8 +120,7 @@ def test_when_a_worker_is_killed_all_start_again_and_go_on_from_their_checkpoint
     assert accuracy([line[8:] for line in text.splitlines() if line.startswith("[rank0] ")]) >= 0.93
 
 
-def test_a_batch_that_does_not_divide_among_the_workers_is_refused(tmp_path):
-    results = run(tmp_path, 2, "--batch-size", "191")
-    failed = [lines for code, lines in results if code == 1]
-    assert failed, results
-    assert failed[0][-2:] == ["tensorflow_digits.py: --batch-size 191 does not divide among 2 replicas", "  fix: give a multiple of 2"]
+def test_a_batch_that_does_not_divide_among_the_workers_is_refused(start_loaded):
+    result = run(start_loaded, 2, "--batch-size", 191)
+    assert 1 in result.codes
+    assert "tensorflow_digits.py: --batch-size 191 does not divide among 2 replicas\n  fix: give a multiple of 2\n" in result.stderr
