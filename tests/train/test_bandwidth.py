@@ -47,7 +47,7 @@ def test_three_nodes_of_two_ranks_measure_the_whole_and_their_pairs(start, tmp_p
     out = tmp_path / "found.json"
     nodes = [{"SLURMD_NODENAME": f"n{node}"} for node in range(3)]
     args = ("--sizes", "64K", "1K", 99_999, "--seconds", 0.05, "--pairs", "--output", out, "--expect", 2, 0.5)
-    result = start(SCRIPT, *args, ranks=2, nodes=3, env=nodes, torchrun=True).finish(timeout_s=200).check()
+    result = start(SCRIPT, *args, ranks=2, nodes=3, env=nodes).finish(timeout_s=200).check()
     found = json.loads(out.read_text())
     assert [item["bytes"] for item in found["sizes"]] == [1024, 65536, 99_996]
     assert found["nodes"] == [{"name": f"n{node}", "ranks": [2 * node, 2 * node + 1]} for node in range(3)]

@@ -178,9 +178,9 @@ def test_a_batch_that_does_not_divide_among_the_ranks_is_one_clear_error(start, 
     assert result.stderr == ("cifar10.py: --batch-size 100 is global and does not divide among 3 ranks\n  fix: --batch-size 102\n")
 
 
-def test_two_nodes_of_two_ranks_train_under_torchrun(start, cifar_folder):
+def test_two_nodes_of_two_ranks_train(start, cifar_folder):
     args = (*SMALL, "--data", cifar_folder, "--limit-steps", 2)
-    result = start(SCRIPT, *args, ranks=2, nodes=2, torchrun=True).finish(timeout_s=200).check()
+    result = start(SCRIPT, *args, ranks=2, nodes=2).finish(timeout_s=200).check()
     assert list(epochs(result)) == [1, 2, 3]
     assert sorted(re.findall(r"^rank (\d)/4  local (\d)/2  node (\d)", result.stdout, re.MULTILINE)) == [
         ("0", "0", "0"),

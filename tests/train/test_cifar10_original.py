@@ -64,7 +64,7 @@ def test_no_step_of_cifar10_waits_for_the_device_and_every_one_of_the_original_d
 
 
 def test_the_original_learns_on_two_ranks(start, cifar_folder) -> None:
-    done = start(SCRIPT, *SMALL, "--epochs", 3, "--data", cifar_folder, ranks=2, torchrun=True).finish(timeout_s=200).check()
+    done = start(SCRIPT, *SMALL, "--epochs", 3, "--data", cifar_folder, ranks=2).finish(timeout_s=200).check()
     line = r"epoch \d/3  loss (\d+\.\d+)  train acc 0\.\d+  test acc 0\.\d+  images/s \d+\.\d"
     losses = [float(re.fullmatch(line, said)[1]) for said in done.lines("epoch ")]
     assert len(losses) == 3 and losses[2] < losses[0] - 0.05

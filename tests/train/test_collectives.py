@@ -79,7 +79,7 @@ def one_process(start):
 
 @pytest.fixture(scope="module")
 def two_nodes(start):
-    return start(SCRIPT, *FEW, ranks=2, nodes=2, torchrun=True).finish(timeout_s=200).check()
+    return start(SCRIPT, *FEW, ranks=2, nodes=2).finish(timeout_s=200).check()
 
 
 def test_one_process_gets_everything_right(one_process):

@@ -51,7 +51,7 @@ def test_the_three_ways_agree_in_one_process(alone):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_any_number_of_ranks_has_the_loss_of_one_process(start, alone, nodes):
-    losses = check(start(SCRIPT, *SMALL, ranks=2, nodes=nodes, torchrun=nodes == 2).finish(timeout_s=200), ranks=2 * nodes)
+    losses = check(start(SCRIPT, *SMALL, ranks=2, nodes=nodes).finish(timeout_s=200), ranks=2 * nodes)
     assert losses == pytest.approx(alone, abs=1e-5)
 
 

@@ -25,7 +25,7 @@ def events(tmp_path_factory):
 def two_nodes(start, events):
     # The second node's disk is full, which is no reason to fail.
     env = [{"KIT_EVENTS": str(events)}, {"KIT_EVENTS": "/dev/full"}]
-    return start(SCRIPT, ranks=2, nodes=2, env=env, torchrun=True).finish(timeout_s=200).check()
+    return start(SCRIPT, ranks=2, nodes=2, env=env).finish(timeout_s=200).check()
 
 
 def accuracy(result):

@@ -26,7 +26,7 @@ def two_ranks(start, folders):
 
 @pytest.fixture(scope="module")
 def two_nodes(start, folders):
-    return start(SCRIPT, *BATCH, "--steps", 4, "--checkpoint", folders[4], ranks=2, nodes=2, torchrun=True).finish(timeout_s=200).check()
+    return start(SCRIPT, *BATCH, "--steps", 4, "--checkpoint", folders[4], ranks=2, nodes=2).finish(timeout_s=200).check()
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_one_rank_computes_what_the_undivided_model_computes(start, one_process)
     ],
 )
 def test_the_number_of_stages_does_not_change_the_losses(start, one_process, ranks, nodes, layers):
-    result = start(SCRIPT, *BLOCKS, ranks=ranks, nodes=nodes, torchrun=nodes == 2).finish(timeout_s=200).check()
+    result = start(SCRIPT, *BLOCKS, ranks=ranks, nodes=nodes).finish(timeout_s=200).check()
     assert losses(result) == pytest.approx(losses(one_process), rel=0, abs=1e-5)
     assert [stage[:2] for stage in stages(result)] == layers
     assert sum(parameters for *_, parameters in stages(result)) == PARAMETERS

@@ -38,7 +38,7 @@ def test_two_ranks_are_each_other_s_left_and_right_neighbour(start):
 
 
 def test_the_token_adds_up_on_its_way_round_two_nodes(start):
-    result = start(SCRIPT, ranks=2, nodes=2, torchrun=True).finish(timeout_s=200).check()
+    result = start(SCRIPT, ranks=2, nodes=2).finish(timeout_s=200).check()
     assert arrived(result) == [(0, 6, 6, 32, 11), (1, 1, 1, 2, 21), (2, 3, 3, 12, 31), (3, 6, 6, 22, 1)]
     assert "the token went round 4 ranks: 6" in result.stdout
 
