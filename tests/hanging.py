@@ -50,11 +50,6 @@ main()
 """
 
 
-def line_of(text: str) -> int:
-    """In the program; 1 is the first."""
-    return next(number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.strip() == text)
-
-
 def py_spy() -> Path:
     """That of the tests' environment."""
     beside = Path(sys.executable).parent / "py-spy"

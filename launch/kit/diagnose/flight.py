@@ -100,7 +100,8 @@ class Stuck:
         last = group.last.get(late[0])
         if not last:
             return said
-        return f"{said}, and was last at {last.name} {last.number}, {short(last.place)}"
+        who = f"rank {late[0]} " if len(late) > 1 else ""
+        return f"{said}, and {who}was last at {last.name} {last.number}, {short(last.place)}"
 
 
 def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
