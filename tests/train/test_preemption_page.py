@@ -6,10 +6,10 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from samples import ROOT
 
@@ -20,7 +20,7 @@ dist.init_process_group("gloo")
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 first = resume(model, optimizer)
-print("begins at", first, flush=True)
+print("pid", os.getpid(), "begins at", first, flush=True)
 for step in range(first + 1, first + (10_000 if first == 0 else 2)):
     time.sleep(0.01)
     stop_if_asked(step, model, optimizer)
@@ -28,26 +28,24 @@ dist.destroy_process_group()
 """
 
 
-def ranks(folder: Path) -> list[subprocess.Popen[str]]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "KIT_PROGRESS": str(folder / "progress")}
-    return [
-        subprocess.Popen([sys.executable, "train.py"], cwd=folder, env={**os.environ, **shared, "RANK": rank}, stdout=subprocess.PIPE, text=True)
-        for rank in ("0", "1")
-    ]
-
-
-def test_the_lines_of_the_page_stop_all_ranks_at_one_step_and_go_on_from_it(tmp_path: Path) -> None:
+def test_the_lines_of_the_page_stop_all_ranks_at_one_step_and_go_on_from_it(start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert LINES
     (tmp_path / "train.py").write_text(LINES[1] + LOOP)
-    first = ranks(tmp_path)
-    assert [rank.stdout and rank.stdout.readline() for rank in first] == ["begins at 0\n"] * 2
+    monkeypatch.chdir(tmp_path)
+
+    def ranks():
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "KIT_PROGRESS": str(tmp_path / "progress")}
+        return start(tmp_path / "train.py", nodes=2, env=[{**shared, "RANK": rank} for rank in ("0", "1")])
+
+    first = ranks()
+    for rank in (0, 1):
+        first.wait_for("begins at 0\n", timeout_s=60, node=rank)
     time.sleep(0.3)
-    first[1].send_signal(signal.SIGUSR1)
-    assert [rank.wait(60) for rank in first] == [75, 75]
+    os.kill(int(first.files[1][0].read_text().split()[1]), signal.SIGUSR1)
+    assert [rank.poll(60) for rank in first.nodes] == [75, 75]
     step = int((tmp_path / "progress").read_text().removeprefix("step "))
     assert step > 0 and not (tmp_path / "model.pt.part").exists()
-    again = ranks(tmp_path)
-    assert [rank.communicate(timeout=60)[0] for rank in again] == [f"begins at {step}\n"] * 2
-    assert [rank.returncode for rank in again] == [0, 0]
+    again = ranks().finish(timeout_s=60).check()
+    assert re.findall("begins at .*", again.stdout) == [f"begins at {step}"] * 2

@@ -36,6 +36,13 @@ barrier = dist.barrier(async_op=True)  # as train/digits.py ends, and why
 barrier.wait()
 dist.destroy_process_group()
 """
+# To be ended, whatever rank 2 does.
+WAIT = """
+import os, sys, time, urllib.request
+if os.environ["RANK"] == "2":
+    {}
+time.sleep(1000)
+"""
 
 
 @pytest.fixture
@@ -57,6 +64,7 @@ def test_the_nodes_train_with_what_the_last_one_serves(project: Path, kit) -> No
 
 def test_a_server_that_ends_too_early_ends_the_job(project: Path, kit) -> None:
     (project / "server.py").write_text(f"{SERVER}server.handle_request()\nsys.exit('no more')\n")
+    (project / "train.py").write_text(WAIT.format("urllib.request.urlopen(sys.argv[2] + '/sample.txt')"))
     done = kit("run", "job.yaml", "--output", "run", check=False)
     assert done.returncode != 0 and "kit: error: local2: the program of node 2 exited with code 1" in done.stdout, done.stdout
     assert "  | no more\n" in done.stdout
@@ -64,6 +72,6 @@ def test_a_server_that_ends_too_early_ends_the_job(project: Path, kit) -> None:
 
 def test_a_trainer_that_fails_ends_the_server(project: Path, kit) -> None:
     (project / "server.py").write_text(f"{SERVER}server.serve_forever()\n")
-    (project / "train.py").write_text("import os, sys\n" + "if os.environ['RANK'] == '2':\n    sys.exit(3)\n" + TRAIN)
+    (project / "train.py").write_text(WAIT.format("sys.exit(3)"))
     done = kit("run", "job.yaml", "--output", "run", check=False)
     assert done.returncode != 0 and "kit: error: local1: the program of node 1 exited with code 1" in done.stdout, done.stdout
