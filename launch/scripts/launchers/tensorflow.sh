@@ -26,16 +26,18 @@ launcher::main() {
 
 # launcher::tf_config - https://www.tensorflow.org/guide/distributed_training#TF_CONFIG
 launcher::tf_config() {
-  local -a kit_hosts
+  local -a kit_hosts kit_workers=()
   local -i kit_i
-  local kit_workers='' kit_port
+  local kit_host kit_port kit_all
   mapfile -t kit_hosts <"${KIT_ADDRESSES}"
   for ((kit_i = 0; kit_i < NNODES; kit_i++)); do
-    kit_port="${MASTER_PORT}"
+    kit_host="${kit_hosts[kit_i]%% *}" kit_port="${MASTER_PORT}"
     [[ -z "${KIT_LOOPBACK:-}" ]] || kit_port=$((MASTER_PORT + kit_i)) # under `kit run` all have one address
-    kit_workers+="${kit_workers:+, }\"$(net::endpoint "${kit_hosts[kit_i]%% *}" "${kit_port}")\""
+    [[ "${kit_host}" != *:* ]] || kit_host="[${kit_host}]"            # as net::endpoint, without a process for each node
+    kit_workers+=("${kit_host}:${kit_port}")
   done
-  printf '{"cluster": {"worker": [%s]}, "task": {"type": "worker", "index": %d}}' "${kit_workers}" "${NODE_RANK}"
+  printf -v kit_all ', "%s"' "${kit_workers[@]}"
+  printf '{"cluster": {"worker": [%s]}, "task": {"type": "worker", "index": %d}}' "${kit_all#, }" "${NODE_RANK}"
 }
 
 # launcher::check_length - Linux lets no variable be longer than 32 pages, with its name and the zero at its end.
