@@ -9,14 +9,15 @@ import os
 import random
 import re
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, Optional
 
 import faulty
 
+from kit_forks import Forks
 from samples import ROOT
 
 ALL = os.environ.get("KIT_ALL_FAULTS") == "1"
@@ -48,16 +49,16 @@ class Told(NamedTuple):
         return wrong + ([f"{self.lines} lines"] if self.lines > 25 else [])
 
 
-def fail(kind: str, folder: Path) -> Told:
+def fail(kind: str, folder: Path, forks: Forks) -> Told:
     """Run the ranks under `kit run`; one of them, chosen by the kind as a seed, fails in that way."""
     rank = random.Random(kind).randrange(NODES * PROCESSES)
     place = folder / re.sub(r"\W", "-", kind)
     place.mkdir()
     (place / "faulty.py").write_text(PROGRAM.read_text())
-    env = {**os.environ, "XDG_STATE_HOME": str(place / "state"), "PYTHONPATH": str(ROOT / "launch")}
+    env = {**os.environ, "XDG_STATE_HOME": str(place / "state")}
 
     def kit(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "kit", *arguments], cwd=place, env=env, capture_output=True, text=True, errors="replace", timeout=300)
+        return forks.run(arguments, place, env, timeout_s=300)
 
     with tempfile.TemporaryDirectory(dir="/tmp") as sockets:  # whose names must be short
         options = ["-j", f"{NODES}x{PROCESSES}", "--launcher", "srun", "--runtime", "none", "--output", "run"]
@@ -80,9 +81,14 @@ def fail(kind: str, folder: Path) -> Told:
 
 
 def test_every_fault_is_named_with_its_rank_its_cause_and_its_code(tmp_path: Path) -> None:
-    kinds = list(faulty.FAULTS)
+    kinds = list(faulty.FAULTS)[: None if ALL else USUAL]
+
+    def fail_each(first: int) -> list[Told]:
+        with closing(Forks()) as forks:
+            return [fail(kind, tmp_path, forks) for kind in kinds[first::AT_ONCE]]
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(lambda kind: fail(kind, tmp_path), kinds if ALL else kinds[:USUAL]))
+        found = [told for part in pool.map(fail_each, range(AT_ONCE)) for told in part]
     if ALL:
         for told in found:
             print(f"{told.kind:20} rank {told.rank}  log {told.by_log}  why {told.by_why}  status {told.by_status}  code {told.code:3}  {told.cause}")

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from running import environment
 
+from kit_forks import Forks
 from samples import ROOT
 
 SHOW = """\
@@ -23,6 +25,7 @@ limit = resource.getrlimit(resource.RLIMIT_CORE)[0]
 print(json.dumps([facts, os.getcwd(), os.umask(0), limit, sys.argv[1:]]), flush=True)
 """
 SHAPE = "runtime: none\nlauncher: spawn\n"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -34,11 +37,17 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def run(project: Path, job: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    (project / "job.yaml").write_text(job)
-    command = [sys.executable, "-m", "kit", "run", "job.yaml", *arguments]
-    env = {**environment(Path(sys.executable).parent, **variables), "HOME": str(project.parent)}
-    return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def run(forks: Forks, project: Path) -> Run:
+    def call(job: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        (project / "job.yaml").write_text(job)
+        return forks.run(["run", "job.yaml", *arguments], project, user(project, **variables), timeout_s=120)
+
+    return call
+
+
+def user(project: Path, **variables: str) -> dict[str, str]:
+    return {**environment(Path(sys.executable).parent, **variables), "HOME": str(project.parent)}
 
 
 def logs(project: Path) -> list[str]:
@@ -49,7 +58,7 @@ def shown(project: Path) -> list[list]:
     return [json.loads(text.splitlines()[0]) for text in logs(project)]
 
 
-def test_what_setup_sets_reaches_the_program_and_only_that(project: Path) -> None:
+def test_what_setup_sets_reaches_the_program_and_only_that(run: Run, project: Path) -> None:
     job = f"""{SHAPE}nodes: 2
 env: {{A: of the job, B: of the job}}
 setup: |
@@ -60,7 +69,7 @@ setup: |
   set -- one two
 command: [show.py, a b]
 """
-    done = run(project, job)
+    done = run(job)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank, (facts, folder, mask, limit, arguments) in enumerate(shown(project)):
         assert (facts["A"], facts["B"]) == (f"set up on {rank}, B was of the job", "of the job")
@@ -69,11 +78,11 @@ command: [show.py, a b]
     assert "broken" not in done.stdout + done.stderr
 
 
-def test_a_program_is_found_by_the_path_that_setup_sets(project: Path) -> None:
+def test_a_program_is_found_by_the_path_that_setup_sets(run: Run, project: Path) -> None:
     (project / "venv").mkdir()
     (project / "venv/mine").write_text("#!/bin/sh\necho of the environment\n")
     (project / "venv/mine").chmod(0o755)
-    done = run(project, f'{SHAPE}setup: PATH="$PWD/venv:$PATH"\ncommand: [mine]\n')
+    done = run(f'{SHAPE}setup: PATH="$PWD/venv:$PATH"\ncommand: [mine]\n')
     assert done.returncode == 0, done.stdout + done.stderr
     assert logs(project) == ["of the environment\n"]
 
@@ -92,8 +101,8 @@ def test_a_program_is_found_by_the_path_that_setup_sets(project: Path) -> None:
         ("host_setup", "  true\n  module-of-nobody load x\n", "line 2 of host_setup ended with code 127: module-of-nobody load x"),
     ],
 )
-def test_a_line_that_fails_ends_the_run_and_is_named(key: str, lines: str, line: str, project: Path) -> None:
-    done = run(project, f"{SHAPE}{key}: |\n{lines}command: show.py\n")
+def test_a_line_that_fails_ends_the_run_and_is_named(key: str, lines: str, line: str, run: Run, project: Path) -> None:
+    done = run(f"{SHAPE}{key}: |\n{lines}command: show.py\n")
     assert done.returncode == 1
     assert f"kit: error: local0: {line}\n" in done.stdout
     assert "a line of the job's setup failed (setup-failed)" in done.stdout  # the cause, from the event
@@ -101,23 +110,23 @@ def test_a_line_that_fails_ends_the_run_and_is_named(key: str, lines: str, line:
     assert not logs(project)
 
 
-def test_a_node_that_is_ended_for_another_one_says_nothing(project: Path) -> None:
-    done = run(project, f"{SHAPE}nodes: 2\nsetup: |\n  if [ $NODE_RANK = 0 ]; then sleep 1; false; fi\n  sleep 60\ncommand: show.py\n")
+def test_a_node_that_is_ended_for_another_one_says_nothing(run: Run, project: Path) -> None:
+    done = run(f"{SHAPE}nodes: 2\nsetup: |\n  if [ $NODE_RANK = 0 ]; then sleep 1; false; fi\n  sleep 60\ncommand: show.py\n")
     assert done.returncode == 1
     assert "local1: line" not in done.stdout and "take the exit out" not in done.stdout
     assert "kit: error: local0: line 1 of setup ended with code 1: if" in done.stdout
 
 
-def test_what_host_setup_exports_reaches_the_ranks_of_every_node(project: Path) -> None:
-    done = run(project, f"{SHAPE}nodes: 2\nhost_setup: |\n  export HOST=$HOSTNAME\n  echo once\ncommand: show.py\n", HOSTNAME="first", LEFT_BEHIND="x")
+def test_what_host_setup_exports_reaches_the_ranks_of_every_node(run: Run, project: Path) -> None:
+    done = run(f"{SHAPE}nodes: 2\nhost_setup: |\n  export HOST=$HOSTNAME\n  echo once\ncommand: show.py\n", HOSTNAME="first", LEFT_BEHIND="x")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [facts["HOST"] for facts, *_ in shown(project)] == ["first", "first"]
     assert (done.stdout + done.stderr).count("once") == 1
 
 
-def test_host_setup_has_the_jobs_variables_and_no_secrets(project: Path) -> None:
+def test_host_setup_has_the_jobs_variables_and_no_secrets(run: Run, project: Path) -> None:
     job = f"{SHAPE}env: {{A: of the job}}\ninherit: [B]\nsecrets: [TOKEN]\nhost_setup: |\n  export HOST=$A,$B,${{TOKEN:-none}}\ncommand: show.py\n"
-    done = run(project, job, B="inherited", TOKEN="hush", LEFT_BEHIND="x")
+    done = run(job, B="inherited", TOKEN="hush", LEFT_BEHIND="x")
     assert done.returncode == 0, done.stdout + done.stderr
     ((facts, *_),) = shown(project)
     assert (facts["HOST"], facts["A"], facts["B"], facts["TOKEN"]) == ("of the job,inherited,none", "of the job", "inherited", "hush")
@@ -143,32 +152,31 @@ compgen -e KIT_NODES_ || true
     ], done.stderr
 
 
-def test_a_run_that_cannot_be_submitted_leaves_nothing_behind(project: Path) -> None:
+def test_a_run_that_cannot_be_submitted_leaves_nothing_behind(forks: Forks, project: Path) -> None:
     (project / "job.yaml").write_text(f"{SHAPE}host_setup: 'true'\nsetup: 'true'\nscript: python show.py\n")
-    env = {**environment(Path(sys.executable).parent), "HOME": str(project.parent)}
-    done = subprocess.run([sys.executable, "-m", "kit", "submit", "job.yaml"], cwd=project, env=env, capture_output=True, text=True, timeout=60)
+    done = forks.run(["submit", "job.yaml"], project, user(project), timeout_s=60)
     assert done.returncode == 1 and "sbatch" in done.stderr
     assert not list(project.glob("runs/[!.]*"))
 
 
-def test_host_setup_begins_in_the_working_directory(project: Path) -> None:
+def test_host_setup_begins_in_the_working_directory(run: Run, project: Path) -> None:
     (project / "env.sh").write_text("export OF_PROJECT=yes\n")  # kit has a file of this name in the run directory
-    done = run(project, f"{SHAPE}host_setup: |\n  source env.sh\n  export A=$PWD-$OF_PROJECT\ncommand: show.py\n")
+    done = run(f"{SHAPE}host_setup: |\n  source env.sh\n  export A=$PWD-$OF_PROJECT\ncommand: show.py\n")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [facts["A"] for facts, *_ in shown(project)] == [f"{project}-yes"]
 
 
-def test_a_secret_is_there_in_setup_and_in_no_process_behind_it_but_the_program(project: Path) -> None:
+def test_a_secret_is_there_in_setup_and_in_no_process_behind_it_but_the_program(run: Run, project: Path) -> None:
     (project / "parent.py").write_text("print([open(f'/proc/{p}/environ').read().count('hush') for p in (__import__('os').getppid(), 'self')])")
     job = f'{SHAPE}secrets: [TOKEN]\nsetup: test "$TOKEN" = hush\ncommand: parent.py\n'
-    done = run(project, job, TOKEN="hush")
+    done = run(job, TOKEN="hush")
     assert done.returncode == 0, done.stdout + done.stderr
     assert logs(project) == ["[0, 1]\n"]
 
 
-def test_a_script_has_its_ranks_variables_and_arguments(project: Path) -> None:
+def test_a_script_has_its_ranks_variables_and_arguments(run: Run, project: Path) -> None:
     job = 'runtime: none\nnodes: 2\nscript: |\n  python show.py $NODE_RANK $RANK $LOCAL_RANK $WORLD_SIZE "${MASTER_ADDR:+master}" "$@"\n'
-    done = run(project, job, "--", "a b")
+    done = run(job, "--", "a b")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [arguments for *_, arguments in shown(project)] == [[str(rank), str(rank), "0", "2", "master", "a b"] for rank in (0, 1)]
     # What the program starts has ranks of its own.
@@ -176,22 +184,22 @@ def test_a_script_has_its_ranks_variables_and_arguments(project: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["live", "snapshot"])
-def test_trainings_that_a_script_starts_one_by_one_are_named(code: str, project: Path) -> None:
+def test_trainings_that_a_script_starts_one_by_one_are_named(code: str, run: Run, project: Path) -> None:
     (project / "alone.py").write_text("# dist.init_process_group()\n")
-    done = run(project, f"runtime: none\nnodes: 2\ncode: {code}\nscript: |\n  python alone.py\n")
+    done = run(f"runtime: none\nnodes: 2\ncode: {code}\nscript: |\n  python alone.py\n")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 programs ended with 0, but none was ever connected with another node's" in done.stdout
     assert "init_process_group()" in done.stdout
 
 
-def test_a_script_runs_for_each_rank_under_srun(project: Path) -> None:
-    done = run(project, 'runtime: none\nlauncher: srun\nprocesses_per_node: 2\nscript: python show.py $RANK "$@"\n')  # no arguments
+def test_a_script_runs_for_each_rank_under_srun(run: Run, project: Path) -> None:
+    done = run('runtime: none\nlauncher: srun\nprocesses_per_node: 2\nscript: python show.py $RANK "$@"\n')  # no arguments
     assert done.returncode == 0, done.stdout + done.stderr
     assert [arguments for *_, arguments in shown(project)] == [["0"], ["1"]]
 
 
-def test_the_line_of_a_script_that_fails_ends_it_with_its_code(project: Path) -> None:
-    done = run(project, "runtime: none\nscript: |\n  if true; then\n    python -c 'import sys; sys.exit(7)'\n  fi\n  echo never\n")
+def test_the_line_of_a_script_that_fails_ends_it_with_its_code(run: Run, project: Path) -> None:
+    done = run("runtime: none\nscript: |\n  if true; then\n    python -c 'import sys; sys.exit(7)'\n  fi\n  echo never\n")
     assert done.returncode == 7
     assert logs(project) == ["kit: local0: line 2 of script ended with code 7: python -c 'import sys; sys.exit(7)'\n"]
 
@@ -205,8 +213,9 @@ def test_a_signal_reaches_the_program_that_a_script_has_started(launcher: str, p
         "time.sleep(100)\n"
     )
     (project / "job.yaml").write_text(f"runtime: none\nlauncher: {launcher}\nscript: |\n  python wait.py\n  echo behind\n")
-    env = {**environment(Path(sys.executable).parent), "HOME": str(project.parent)}
-    kit = subprocess.Popen([sys.executable, "-m", "kit", "run", "job.yaml"], cwd=project, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    kit = subprocess.Popen(
+        [sys.executable, "-m", "kit", "run", "job.yaml"], cwd=project, env=user(project), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + 60
         while not (project / "ready").exists() and time.monotonic() < deadline:
@@ -219,8 +228,8 @@ def test_a_signal_reaches_the_program_that_a_script_has_started(launcher: str, p
     assert (project / "told").exists()
 
 
-def test_accelerates_launcher_in_a_script_is_told_the_numbers_that_it_lacks(project: Path) -> None:
+def test_accelerates_launcher_in_a_script_is_told_the_numbers_that_it_lacks(run: Run, project: Path) -> None:
     (project / "alone.py").touch()
-    done = run(project, "runtime: none\nnodes: 2\nscript: |\n  : accelerate launch alone.py\n")
+    done = run("runtime: none\nnodes: 2\nscript: |\n  : accelerate launch alone.py\n")
     assert done.returncode == 0, done.stdout + done.stderr
     assert 'fix: `accelerate launch --num_machines "$NNODES" --machine_rank "$NODE_RANK" ...` in the script' in done.stdout
