@@ -37,14 +37,15 @@ def start(arguments: Sequence[str], cwd: Path | str, env: Mapping[str, str], tim
 
 
 class Forks:
-    """One server, which forks a process for each command."""
+    """One server, which forks a process for each command; with the words `before` its own it may be another user's."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            self._server = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
+            server = [*before, sys.executable, __file__, str(theirs.fileno())]
+            self._server = subprocess.Popen(server, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
         self._socket, self._answers = ours, ours.makefile("rb")
-        self._environment = decided_at_start(os.environ)
+        self._environment = decided_at_start(environment)
         self._free = threading.Lock()
 
     def close(self) -> None:

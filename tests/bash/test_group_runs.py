@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from running import until
 
+from kit_forks import Forks
 from samples import ROOT
 
 pytestmark = [
@@ -56,6 +57,7 @@ class Team:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.project = folder, folder / "project"
+        self.forks: dict[str, Forks] = {}
         users = "".join(f"{name}:x:{uid}:{uid}::{folder}/{name}:/bin/bash\n" for name, uid in USERS.items())
         groups = "".join(f"{name}:x:{uid}:\n" for name, uid in USERS.items())
         (folder / "passwd").write_text(f"root:x:0:0::/root:/bin/bash\n{users}")
@@ -80,16 +82,28 @@ class Team:
         own = ["--ro-bind", str(self.folder / "passwd"), "/etc/passwd", "--ro-bind", str(self.folder / "group"), "/etc/group"]
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--inh-caps=-all", "--bounding-set=-all"]
         jail = ["bwrap", "--die-with-parent", "--dev-bind", "/", "/", *home, *own, "--cap-add", "ALL", "--chdir", str(self.project), "--"]
-        variables = [f"HOME={self.folder}/{user}", f"USER={user}", "TOKEN=not-for-the-team", "PYTHONDONTWRITEBYTECODE=1", f"PATH={os.environ['PATH']}"]
-        variables.append(f"PYTHONPATH={ROOT / 'launch'}")  # whatever checkout is installed
+        variables = [f"{name}={value}" for name, value in self.variables(user).items()]
         shell = ["bash", "-c", 'umask "$1" && shift && exec "$@"', "bash", umask]
         return [*jail, *become, "env", "-i", *variables, *shell, *map(str, words)]
+
+    def variables(self, user: str) -> dict[str, str]:
+        own = {"HOME": f"{self.folder}/{user}", "USER": user, "TOKEN": "not-for-the-team", "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]}
+        return {**own, "PYTHONPATH": str(ROOT / "launch")}  # whatever checkout is installed
 
     def run(self, user: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(user, *words), capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
 
     def kit(self, user: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        return self.run(user, sys.executable, "-m", "kit", *words)
+        if user == "eve":  # a fork would have to enter the project, which is closed to her
+            return self.run(user, sys.executable, "-m", "kit", *words)
+        if user not in self.forks:
+            self.forks[user] = Forks(self.command(user), self.variables(user))
+        return self.forks[user].run([str(word) for word in words], self.project, self.variables(user), timeout_s=120)
+
+    def close(self) -> None:
+        for forks in self.forks.values():
+            forks.close()
+        self.forks.clear()
 
     def begun(self) -> int:
         return sum(path.read_text().count("begins at ") for path in self.project.glob("run/log/**/rank0.out"))
@@ -101,8 +115,10 @@ class Team:
 
 
 @pytest.fixture
-def team(open_folder: Path) -> Team:
-    return Team(open_folder)
+def team(open_folder: Path) -> Iterator[Team]:
+    team = Team(open_folder)
+    yield team
+    team.close()
 
 
 @pytest.fixture(params=["022", "002", "077"])
@@ -183,6 +199,7 @@ def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running:
     folders = dict.fromkeys(("log/ID/attempt2", "log/ID/attempt3"), f"2750 {TEAM}")
     files = dict.fromkeys(("log/ID/progress", *(f"log/ID/{part}rank0.out" for part in ("", "attempt2/", "attempt3/"))), f"640 {TEAM}")
     assert opened == {**files, **folders}
+    running.close()
     until(lambda: not running.run("root", "pgrep", "-u", str(USERS["ada"])).stdout)
 
 

@@ -13,6 +13,7 @@ import pytest
 from running import until
 
 from hanging import py_spy
+from kit_forks import Forks
 
 ENDED = """\
 import os, time
@@ -55,25 +56,20 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         process.wait(120)
 
 
-def hang(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PATH": f"{py_spy().parent}:{os.environ['PATH']}"}
-    return subprocess.run([sys.executable, "-m", "kit", "hang", *arguments], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+def hang(forks: Forks, tmp_path: Path) -> str:
+    return forks.run(["hang"], tmp_path, {**os.environ, "PATH": f"{py_spy().parent}:{os.environ['PATH']}"}, timeout_s=120).stdout
 
 
-def test_a_rank_that_has_ended_is_named_with_its_node(started: Callable[..., None], tmp_path: Path) -> None:
+def test_a_rank_that_has_ended_is_named_with_its_node(started: Callable[..., None], forks: Forks, tmp_path: Path) -> None:
     started(ENDED, "--launcher", "srun", ups=4)
-
-    def shown() -> str:
-        return hang(tmp_path).stdout
-
-    until(lambda: "\nrank 1 has no process on local0\n" in shown())
-    assert re.search(r"^kit: program \(\d+\), \d+s so far: 3 of 4 ranks seen on 2 nodes\nrank 1 has", found := shown())
+    until(lambda: "\nrank 1 has no process on local0\n" in hang(forks, tmp_path))
+    assert re.search(r"^kit: program \(\d+\), \d+s so far: 3 of 4 ranks seen on 2 nodes\nrank 1 has", found := hang(forks, tmp_path))
     assert "\n3 ranks (0,2-3) in <module> at program.py:4\n" in found
 
 
-def test_processes_that_a_program_spawned_are_shown_below_it(started: Callable[..., None], tmp_path: Path) -> None:
+def test_processes_that_a_program_spawned_are_shown_below_it(started: Callable[..., None], forks: Forks, tmp_path: Path) -> None:
     started(SPAWNS, "--launcher", "spawn", ups=4)
-    found = hang(tmp_path).stdout
+    found = hang(forks, tmp_path)
     assert ": 2 of 2 ranks seen on 2 nodes\n" in found
     assert "\n2 ranks (0-1) in BaseProcess.join, called at program.py:13 in <module>\n" in found
     assert re.search(r"^  its 4 children \(.*\) in train at program.py:5$", found, re.MULTILINE)
