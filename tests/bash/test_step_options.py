@@ -14,11 +14,11 @@ from test_run_script import run_dir, set_in_env, slurm, start
     ("said", "asked"), [("task/affinity,task/cgroup", True), ("task/none", False), ("(null)", False)], ids=["24.11", "none of 22.05", "none of 24.11"]
 )
 def test_no_step_asks_for_what_the_site_cannot_do(said: str, asked: bool, tmp_path: Path) -> None:
-    run = run_dir(tmp_path, "true", nodes=2, launcher="srun")
+    run = run_dir(tmp_path, "true", launcher="srun")
     answer = f"TaskPlugin              = {said}\\nTaskPluginParam         = (null type)\\n"
     stub(tmp_path / "bin", "scontrol", f'[[ "$2" != config ]] || printf "{answer}"\n[[ "$2" != hostnames ]] || tr , "\\n" <<<"$3"\n')
-    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$*" >>asked\n[[ "$*" == *" start "* ]] || { ' + ready_nodes("local0", "local1") + "}\n")
-    start(run, env=slurm(nodes=2, folders=(tmp_path / "bin",)))
+    stub(tmp_path / "bin", "srun", 'printf "%s\\n" "$*" >>asked\n[[ "$*" == *" start "* ]] || { ' + ready_nodes("local0") + "}\n")
+    start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
     assert [" --cpu-bind=" in line for line in (run / "asked").read_text().splitlines()] == [asked, asked]
 
 

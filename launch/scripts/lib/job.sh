@@ -48,7 +48,8 @@ job::choose_master() {
   local master='' near
   read -r master < <(job::hosts) || kit::die "scontrol does not expand '${KIT_HOSTS}'" "check that slurmctld answers: scontrol ping"
   MASTER_ADDR=127.0.0.1
-  ((NNODES == 1)) || MASTER_ADDR="$(net::address "${master}")" # one node alone needs no network
+  # One node alone needs no network, nor do those of `kit run`, whose names some resolver may know.
+  ((NNODES == 1)) || [[ -n "${KIT_LOOPBACK:-}" ]] || MASTER_ADDR="$(net::address "${master}")"
   near="${MASTER_ADDR}"
   (($1 == 0)) || near=127.0.0.1 # from a login node the way there may be closed
   MASTER_PORT="$(net::port "${SLURM_JOB_ID}" "${restart}" "${near}")"

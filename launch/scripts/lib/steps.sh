@@ -31,7 +31,7 @@ step::choose_options() {
 
 # step::binds - prints yes, unless this Slurm has nothing that binds tasks to CPUs: asked to, 22.05 says so at every step.
 step::binds() {
-  [[ "$(scontrol show config 2>/dev/null)" =~ TaskPlugin\ *=\ *('task/none'|'(null)') ]] || printf 'yes'
+  [[ -z "${KIT_LOOPBACK:-}" && "$(scontrol show config 2>/dev/null)" =~ TaskPlugin\ *=\ *('task/none'|'(null)') ]] || printf 'yes'
 }
 
 # step::choose_ranks_options - sets KIT_SRUN_RANKS.
