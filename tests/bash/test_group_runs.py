@@ -10,8 +10,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,6 @@ class Team:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.project = folder, folder / "project"
-        self.forks: dict[str, Forks] = {}
         users = "".join(f"{name}:x:{uid}:{uid}::{folder}/{name}:/bin/bash\n" for name, uid in USERS.items())
         groups = "".join(f"{name}:x:{uid}:\n" for name, uid in USERS.items())
         (folder / "passwd").write_text(f"root:x:0:0::/root:/bin/bash\n{users}")
@@ -94,16 +93,7 @@ class Team:
         return subprocess.run(self.command(user, *words), capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
 
     def kit(self, user: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        if user == "eve":  # a fork would have to enter the project, which is closed to her
-            return self.run(user, sys.executable, "-m", "kit", *words)
-        if user not in self.forks:
-            self.forks[user] = Forks(self.command(user), self.variables(user))
-        return self.forks[user].run([str(word) for word in words], self.project, self.variables(user), timeout_s=120)
-
-    def close(self) -> None:
-        for forks in self.forks.values():
-            forks.close()
-        self.forks.clear()
+        return self.run(user, sys.executable, "-m", "kit", *words)
 
     def begun(self) -> int:
         return sum(path.read_text().count("begins at ") for path in self.project.glob("run/log/**/rank0.out"))
@@ -115,10 +105,8 @@ class Team:
 
 
 @pytest.fixture
-def team(open_folder: Path) -> Iterator[Team]:
-    team = Team(open_folder)
-    yield team
-    team.close()
+def team(open_folder: Path) -> Team:
+    return Team(open_folder)
 
 
 @pytest.fixture(params=["022", "002", "077"])
@@ -155,7 +143,15 @@ def modes(run: Path) -> dict[str, str]:
     return found
 
 
-def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running: Team) -> None:
+@pytest.fixture
+def bob(running: Team) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Calls kit as bob, a dozen times: in forks."""
+    variables = running.variables("bob")
+    with closing(Forks(running.command("bob"), variables)) as forks:
+        yield lambda *words: forks.run([str(word) for word in words], running.project, variables, timeout_s=120)
+
+
+def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running: Team, bob: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     run, said = running.project / "run", (running.folder / "said").read_text
     assert "kit: the group team may read its logs and run.json, and have it save and stop\n" in said()
     # What is opened, whatever the umask. Of the program's own files its umask decides, but for its progress, which is closed at the end.
@@ -172,34 +168,32 @@ def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running:
     for command in (f"echo x >>{running.logs}/rank0.out", f"rm {running.logs}/rank0.out", f"echo stop >{running.logs}/request", f"ls {running.logs}/requests"):
         assert running.run("bob", "bash", "-c", command).returncode != 0, command
     assert running.run("bob", "cat", run / "run.json").returncode == 0
-    assert re.search(r"^\d+ +counts +RUNNING ", running.kit("bob", "status", run).stdout, re.MULTILINE)
+    assert re.search(r"^\d+ +counts +RUNNING ", bob("status", run).stdout, re.MULTILINE)
     # What a program writes may act on its own user's terminal alone.
     assert "begins at 0\n\x1b]0;title\a\n" in running.kit("ada", "logs", run, "--rank", "0").stdout
-    assert "begins at 0\n?]0;title?\n" in running.kit("bob", "logs", run, "--rank", "0").stdout
+    assert "begins at 0\n?]0;title?\n" in bob("logs", run, "--rank", "0").stdout
     # A record of somebody else's may name any job: nothing is done to a job for it, and no later command finds it by a name.
     for words in (("cancel", run), ("hang", run), ("exec", run, "--", "true")):
-        refused = running.kit("bob", *words)
+        refused = bob(*words)
         assert refused.returncode == 1 and f"kit: {run} belongs to ada, and only they can " in refused.stderr, refused.stderr
-    assert "there is no run counts" in running.kit("bob", "status", "counts").stderr
+    assert "there is no run counts" in bob("status", "counts").stderr
     assert running.process.poll() is None
 
     for word, times in (("checkpoint", 2), ("checkpoint", 3), ("stop", 3)):
-        done = running.kit("bob", word, run)
+        done = bob(word, run)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         if word == "checkpoint":
             until(lambda: running.begun() == times)
     assert running.process.wait(60) == 0
     place = (running.project / "place").read_text().strip()
-    for user in ("ada", "bob"):
-        shown = running.kit(user, "status", run).stdout
+    for shown in (running.kit("ada", "status", run).stdout, bob("status", run).stdout):
         assert re.search(rf" COMPLETED .* by kit stop, as bob asked, at step {place}$", shown, re.MULTILINE), shown
     assert "asked all ranks for a checkpoint, as bob asked\n" in said()
-    assert "it COMPLETED" in running.kit("bob", "why", run).stdout
+    assert "it COMPLETED" in bob("why", run).stdout
     opened = {name: mode for name, mode in modes(run).items() if re.search("progress|rank0|attempt[23]$", name)}
     folders = dict.fromkeys(("log/ID/attempt2", "log/ID/attempt3"), f"2750 {TEAM}")
     files = dict.fromkeys(("log/ID/progress", *(f"log/ID/{part}rank0.out" for part in ("", "attempt2/", "attempt3/"))), f"640 {TEAM}")
     assert opened == {**files, **folders}
-    running.close()
     until(lambda: not running.run("root", "pgrep", "-u", str(USERS["ada"])).stdout)
 
 
