@@ -95,7 +95,9 @@ def test_arguments_and_variables_arrive_unchanged(drawn: list[list[str]], kit, t
 def test_values_in_a_job_file_arrive_unchanged(kit, tmp_path: Path) -> None:
     (tmp_path / "report.py").write_text(REPORT)
     values = [HOSTILE_NAME, "a\nb", "$(id)", "`id`", "x,y:z", "'", '"', "\\", " lead", "trail ", "yes", "010", "☃"]
-    (tmp_path / "job.yaml").write_text(json.dumps({"command": ["report.py", *values], "env": {f"V{i}": value for i, value in enumerate(values)}}))
+    (tmp_path / "job.yaml").write_text(
+        json.dumps({"command": ["report.py", *values], "launcher": "srun", "env": {f"V{i}": value for i, value in enumerate(values)}})
+    )
     argv, environ, _, _ = _received(kit("run", "job.yaml", "--output", "run"), tmp_path / "run")
     assert argv == values
     assert [environ[f"V{i}"] for i in range(len(values))] == values
