@@ -115,7 +115,7 @@ def test_a_program_that_does_not_handle_the_signal_is_not_sent_it_and_goes_on(wa
     until(lambda: "up\n" in log(tmp_path), 60)
     (tmp_path / "ask").touch()
     until(lambda: "requeue" in log(tmp_path), 60)
-    time.sleep(5)  # it looks again, and says it once
+    time.sleep(3)  # it looks again, every other second, and says it once
     (tmp_path / "go").touch()
     process.communicate(timeout=60)
     said = "the program does not handle SIGUSR1, and would die of it: kit does not send it. Let it handle the signal, or look for $KIT_CHECKPOINT_FILE, or use"
