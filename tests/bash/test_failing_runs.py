@@ -117,7 +117,7 @@ def test_the_terminal_of_a_failed_run_is_short_and_ends_with_the_cause_and_the_f
 
 
 def test_ctrl_c_of_a_healthy_run_costs_three_lines(tmp_path: Path) -> None:
-    command = run_command(f"{BEGIN}print('step', flush=True)\ntime.sleep(600)\n", tmp_path, "1x2")
+    command = run_command("import time\nprint('step', flush=True)\ntime.sleep(600)\n", tmp_path, "1x2")
     process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **QUIET}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout
     begun = [process.stdout.readline() for _ in range(3)]

@@ -27,12 +27,13 @@ wait "$second"
 # What Gloo makes of Debian's 127.0.1.1 for a machine's own name, nobody could reach.
 GETENT = '[[ "$1" == ahostsv4 ]] && echo "127.0.1.1  STREAM $2"\n'
 MEET = """\
-import torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1) * (1 + dist.get_rank())
 dist.all_reduce(total)
 print("total", total.item(), flush=True)
 dist.destroy_process_group()
+os._exit(0)  # a Python that has loaded torch takes longer to end than the ranks to meet
 """
 
 
