@@ -471,14 +471,14 @@ def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str
     assert commands(tag) == []
 
 
-@pytest.mark.parametrize(("launcher", "processes", "tasks"), [("torchrun", 1, 1), ("srun", 2, 2), ("spawn", 1, 1)])
-def test_slurms_request_reaches_every_program_which_saves_and_stops(launcher: str, processes: int, tasks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("launcher", "nodes", "processes", "tasks"), [("torchrun", 1, 2, 1), ("srun", 2, 2, 2), ("spawn", 2, 1, 1)])
+def test_slurms_request_reaches_every_program_which_saves_and_stops(launcher: str, nodes: int, processes: int, tasks: int, tmp_path: Path) -> None:
     # The pause stands for what real ranks do: none ends before all have saved.
     saves = "trap 'echo asked; echo step 5 >\"${KIT_PROGRESS}\"; sleep 3; exit 75' USR1; echo up; while :; do sleep 0.05; done"
     how = {"launcher": launcher, "tasks_per_node": tasks, "on_preempt": "checkpoint", "checkpoint_s": 60}
-    run = run_dir(tmp_path, saves, nodes=2, processes=processes, **how)
-    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(nodes=2), stderr=subprocess.PIPE, text=True)
-    ranks = [f"rank{rank}.out" for rank in range(2 * processes)]
+    run = run_dir(tmp_path, saves, nodes=nodes, processes=processes, **how)
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(nodes=nodes), stderr=subprocess.PIPE, text=True)
+    ranks = [f"rank{rank}.out" for rank in range(nodes * processes)]
     until(lambda: [logs(run).get(name) for name in ranks] == ["up\n"] * len(ranks), 60)
     process.send_signal(signal.SIGUSR1)
     lines = process.communicate(timeout=120)[1].splitlines()
