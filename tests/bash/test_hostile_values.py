@@ -76,12 +76,20 @@ def drawn() -> list[list[str]]:
     return found
 
 
+def of_the_scripts() -> list[str]:
+    """Names of their own variables, and such as theirs, which a job may use, too."""
+    scripts = "".join(path.read_text() for path in (ROOT / "launch" / "scripts").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    names = sorted({name for name in re.findall(r"\b([a-z][a-z_]*)=", scripts) if not name.startswith("kit_")} | {"i", "name", "rc", "program", "PATHS"})
+    assert len(names) > 20
+    return names
+
+
 def test_arguments_and_variables_arrive_unchanged(drawn: list[list[str]], kit, tmp_path: Path) -> None:
     folder = tmp_path / "values"
     folder.mkdir()
     arguments, values = drawn
     (folder / "report.py").write_text(REPORT)
-    env = {f"V{index}": value for index, value in enumerate(values)}
+    env = {**{f"V{index}": value for index, value in enumerate(values)}, **dict.fromkeys(of_the_scripts(), "of the job")}
     options = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
     done = kit("run", "report.py", "--output", "run", *options, "--", *arguments, cwd=folder)
     argv, environ, _, _ = _received(done, folder / "run")
@@ -103,30 +111,15 @@ def test_values_in_a_job_file_arrive_unchanged(kit, tmp_path: Path) -> None:
     assert [environ[f"V{i}"] for i in range(len(values))] == values
 
 
-def test_variables_named_like_those_of_the_scripts_arrive(kit, tmp_path: Path) -> None:
-    (tmp_path / "report.py").write_text(REPORT)
-    scripts = "".join(path.read_text() for path in (ROOT / "launch" / "scripts").rglob("*") if path.is_file() and path.suffix != ".pyc")
-    names = sorted({name for name in re.findall(r"\b([a-z][a-z_]*)=", scripts) if not name.startswith("kit_")} | {"i", "name", "rc", "program", "PATHS"})
-    assert len(names) > 20
-    done = kit("run", "report.py", "--output", "run", *(word for name in names for word in ("--env", f"{name}=of the job")))
-    environ = _received(done, tmp_path / "run")[1]
-    assert {name: environ.get(name) for name in names} == dict.fromkeys(names, "of the job")
-
-
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
-def test_a_path_that_leads_to_the_program_alone_arrives_and_breaks_no_script(launcher: str, kit, tmp_path: Path) -> None:
-    (tmp_path / "report.py").write_text(REPORT)
-    done = kit("run", "report.py", "--launcher", launcher, "--output", "run", "--env", "PATH=/opt/x/bin")
-    assert _received(done, tmp_path / "run")[1]["PATH"] == "/opt/x/bin"
-    assert "not found" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
-def test_a_shell_that_is_set_up_in_another_way_runs_the_scripts_as_ever(launcher: str, kit, tmp_path: Path) -> None:
+def test_a_shell_that_is_set_up_in_another_way_and_a_path_to_the_program_alone_break_no_script(launcher: str, kit, tmp_path: Path) -> None:
     (tmp_path / "report.py").write_text(REPORT)
     (tmp_path / "start-up.sh").write_text("cd /\n")
-    done = kit("run", "report.py", "--launcher", launcher, "--output", "run", POSIXLY_CORRECT="1", BASH_ENV=str(tmp_path / "start-up.sh"))
-    assert _received(done, tmp_path / "run")[2] == str(tmp_path)
+    shell = {"POSIXLY_CORRECT": "1", "BASH_ENV": str(tmp_path / "start-up.sh")}
+    done = kit("run", "report.py", "--launcher", launcher, "--output", "run", "--env", "PATH=/opt/x/bin", **shell)
+    _, environ, cwd, _ = _received(done, tmp_path / "run")
+    assert (environ["PATH"], cwd) == ("/opt/x/bin", str(tmp_path))
+    assert "not found" not in done.stdout + done.stderr
 
 
 def test_hostile_names_and_paths_arrive_unchanged(kit, tmp_path: Path) -> None:
