@@ -32,8 +32,10 @@ def attempts(run: Path) -> list[int]:
 
 @pytest.mark.parametrize("launcher", ["srun", "spawn", "torchrun", "mpi"])
 def test_when_a_rank_fails_all_start_again_at_another_port(launcher: str, tmp_path: Path) -> None:
-    program = SHOW + "((KIT_ATTEMPT == 2)) || { ((RANK == 1)) && exit 7; exec sleep 60; }"
-    done = start(run_dir(tmp_path, program.replace("RANK", "NODE_RANK"), nodes=2, launcher=launcher, max_restarts=3), env=slurm(nodes=2))
+    # Rank 0 may begin later than rank 1.
+    fails = "until [[ -s ${KIT_LOG_DIR}/rank0.out ]]; do sleep 0.05; done; exit 7"
+    program = SHOW + f"((KIT_ATTEMPT == 2)) || {{ ((NODE_RANK == 1)) && {{ {fails}; }}; exec sleep 60; }}"
+    done = start(run_dir(tmp_path, program, nodes=2, launcher=launcher, max_restarts=3), env=slurm(nodes=2))
     assert done.returncode == 0, done.stderr
     assert AGAIN.format(1, 3) in done.stderr and AGAIN.format(2, 3) not in done.stderr
     run = tmp_path / "run"

@@ -87,7 +87,12 @@ def staged(kit, tmp_path: Path):
             "local: sending the image pays from 25 nodes on (nfs4, taken for one server), and sbcast does not go with spares",
             "local",
         ),
-        ("", "--nodes 24", "none: 24 nodes read it where it is; sending the image pays from 25 nodes on (an unknown file system, taken for one server)", "none"),
+        (
+            "",
+            "--nodes 24",
+            "none: 24 nodes read it where it is; sending the image pays from 25 nodes on (an unknown file system, taken for one server)",
+            "none",
+        ),
     ],
 )
 def test_auto_sends_an_image_that_is_unpacked_to_many_nodes(kind: str, arguments: str, said: str, stage: str, staged) -> None:
