@@ -102,8 +102,8 @@ def locked(place: Place, timeout_s: float, note: Note = silent) -> Iterator[bool
     try:
         yield _sweep(place) or was_left
     finally:
-        # An interrupted program that is still ending can add a file while its folder is removed. The
-        # lock's file then stays, and the next build removes both.
+        # An interrupted program that is still ending can add a file while its folder is removed.
+        # The lock's file then stays, and the next build removes both.
         if _remove_unfinished(place.folder, place.stem):
             path.unlink(missing_ok=True)
         os.close(handle)
