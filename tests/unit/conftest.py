@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
+from kit.remote.landing import MARK
 
 from far_side import OF_SLURM, Far, Slurm, install
 
@@ -60,6 +62,24 @@ def far(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
     Host.known.clear()  # what another test's process of kit has learnt
     monkeypatch.chdir(tmp_path)
     return found
+
+
+@pytest.fixture(scope="session")
+def kit_is_there(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], None]:
+    """Makes a folder on a login node what kit's own is after a first command: to copy kit and to compile it takes two seconds of CPU."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as sockets:
+        first = Far(tmp_path_factory.mktemp("first"), Path(sockets))
+        (first.base / "job.yaml").write_text("command: true\nlauncher: srun\nruntime: none\ncluster: far\n")
+        line = [sys.executable, "-m", "kit", "submit", "job.yaml"]
+        subprocess.run(line, cwd=first.base, env={**os.environ, **first.environment}, check=True, capture_output=True)
+    (copy,) = first.kit.glob("kit-*")
+
+    def make(folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        (folder / MARK).touch()
+        shutil.copytree(copy, folder / copy.name, copy_function=os.link)
+
+    return make
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import re
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ def packed() -> dict[str, Path]:
 
 
 @pytest.fixture
-def project(far: Far, packed: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a job for the cluster elsewhere, which is the current folder."""
+def new_project(far: Far, packed: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a job for the cluster elsewhere, which is the current folder. kit was never there."""
     monkeypatch.setattr(install, "_files", lambda: packed)
     folder = far.base / "project"
     folder.mkdir()
@@ -39,6 +40,13 @@ def project(far: Far, packed: dict[str, Path], monkeypatch: pytest.MonkeyPatch) 
     (folder / "train.sh").write_text("echo told\n")
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def project(new_project: Path, far: Far, kit_is_there: Callable[[Path], None]) -> Path:
+    """Such a project, where kit has been there before."""
+    kit_is_there(far.kit)
+    return new_project
 
 
 def work(far: Far, name: str = "project") -> Path:
@@ -54,7 +62,7 @@ def run_of(far: Far, name: str = "job") -> Path:
 # ---------------------------------------------------------------- kit itself
 
 
-def test_kit_is_copied_once_and_its_folder_holds_nothing_else_of_it(far: Far, project: Path, kit_here) -> None:
+def test_kit_is_copied_once_and_its_folder_holds_nothing_else_of_it(far: Far, new_project: Path, kit_here) -> None:
     done = kit_here("images", "--cluster", "far")
     assert (done.code, done.out) == (0, f"kit: no images of kit build in {far.kit}/images\n")
     assert done.err == "kit: copying kit to login, once\n"
@@ -65,7 +73,7 @@ def test_kit_is_copied_once_and_its_folder_holds_nothing_else_of_it(far: Far, pr
     assert kit_here("images", "--cluster", "far").err == ""
 
 
-def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, project: Path, kit_here) -> None:
+def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, new_project: Path, kit_here) -> None:
     (far.home / "file").write_text("a file")
     far.profile("far", "ssh: login\nssh_dir: file/kit\n")
     done = kit_here("images", "--cluster", "far")
@@ -76,7 +84,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, project: P
 
 @pytest.mark.parametrize("words", ["images", "submit job.yaml", "nodes"])
 @pytest.mark.parametrize("what", ["a file", "a folder with a file"])
-def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(what: str, words: str, far: Far, project: Path, kit_here) -> None:
+def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(what: str, words: str, far: Far, new_project: Path, kit_here) -> None:
     mine = far.kit if what == "a file" else far.kit / "thesis"
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
@@ -93,7 +101,7 @@ def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(wh
         ("ssh_python: /no/python3\n", "name one in the profile"),
     ],
 )
-def test_a_login_node_without_a_python_is_told_what_to_set(profile: str, fix: str, far: Far, project: Path, kit_here) -> None:
+def test_a_login_node_without_a_python_is_told_what_to_set(profile: str, fix: str, far: Far, new_project: Path, kit_here) -> None:
     for name in ("python3", *(f"python3.{minor}" for minor in range(9, 16))):
         (far.base / "far/bin" / name).write_text("#!/bin/sh\necho Python 3.6.8\nexit 1\n")
         (far.base / "far/bin" / name).chmod(0o755)
@@ -104,7 +112,7 @@ def test_a_login_node_without_a_python_is_told_what_to_set(profile: str, fix: st
     assert not (far.kit / "work").exists() and far.slurm.calls("sbatch") == []
 
 
-def test_the_profile_names_the_python_of_the_login_node(far: Far, project: Path, kit_here) -> None:
+def test_the_profile_names_the_python_of_the_login_node(far: Far, new_project: Path, kit_here) -> None:
     import sys
 
     (far.base / "far/bin/python3").write_text("#!/bin/sh\nexit 1\n")
@@ -115,7 +123,7 @@ def test_the_profile_names_the_python_of_the_login_node(far: Far, project: Path,
 
 
 @pytest.mark.parametrize("text", ["python3; rm -rf ~", "module purge", "$(x)"])
-def test_what_is_no_python_is_refused_with_its_line(text: str, far: Far, project: Path, kit_here) -> None:
+def test_what_is_no_python_is_refused_with_its_line(text: str, far: Far, new_project: Path, kit_here) -> None:
     far.profile("far", f"ssh: login\nssh_python: {json.dumps(text)}\n")
     done = kit_here("nodes", "--cluster", "far")
     assert done.code == 2 and f"far.yaml:2: '{text}' is neither a path nor a module to load\n" in done.err

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kit.base.formats import DAY_S
-from kit.files import safe_read
+from kit.files import notes, safe_read
 
 REMEMBERED_S = DAY_S
 
@@ -25,8 +25,7 @@ class Bad(NamedTuple):
 
 def file(cluster: str) -> str:
     """Return this user's record of a cluster's bad nodes: `TIME NODE WHY` in each line."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "kit", "bad-nodes", os.path.basename(cluster) or "generic")
+    return os.path.join(notes.folder(), "bad-nodes", os.path.basename(cluster) or "generic")
 
 
 def bad(path: str) -> list[Bad]:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from kit.base import signals
-from kit.files import locks
+from kit.files import locks, notes
 from kit.remote import session
 from kit.remote.session import CHUNK, PERIOD_S
-from kit.runs import history
 
 UNFOLLOWED_S = 3600.0  # then a command that nobody follows is ended, unless it `stays`
 
@@ -102,7 +101,7 @@ class NewRuns:
     def found(self) -> list[dict[str, Any]]:
         """Return the new ones."""
         try:
-            with open(history.path(), "rb") as file:
+            with open(notes.history(), "rb") as file:
                 file.seek(self.size)
                 *lines, _ = file.read().split(b"\n")
         except OSError:

@@ -16,8 +16,7 @@ from typing import IO, Any, Optional
 
 from kit.config import paths
 from kit.config.secrets import Secret
-from kit.files import json_lines, locks, safe_read, typed_json
-from kit.runs import history
+from kit.files import json_lines, locks, notes, safe_read, typed_json
 
 OLD_S = 30 * 86400  # then a command that nobody asked about is forgotten
 
@@ -50,7 +49,7 @@ class Record:
 
 
 def _folder() -> Path:
-    return history.path().parent
+    return notes.folder()
 
 
 def _open_own(file: Path, mode: str) -> IO[bytes]:

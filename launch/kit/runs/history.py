@@ -14,7 +14,7 @@ from typing import Any, Optional
 from kit import slurm
 from kit.base.errors import KitError, warn
 from kit.base.table import printable
-from kit.files import json_lines, typed_json
+from kit.files import json_lines, notes, typed_json
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import job_chain, run_dir, run_record, secret_file, sharing, usage
@@ -102,9 +102,9 @@ def add(run: Run) -> bool:
     if run.is_foreign or not sharing.is_own(run.folder):
         return False
     try:
-        json_lines.append(path(), asdict(run))
+        json_lines.append(notes.history(), asdict(run))
     except OSError as error:
-        problem = f"the run could not be noted in {path()} ({error.strerror})"
+        problem = f"the run could not be noted in {notes.history()} ({error.strerror})"
         fix = f"to find it again: kit status {run.folder}"
         warn(f"kit: {problem}; {fix}")
         return False
@@ -196,7 +196,7 @@ def _noted() -> list[Run]:
 
 
 def _lines() -> Iterator[Run]:
-    return filter(None, map(_run, json_lines.read(path())))
+    return filter(None, map(_run, json_lines.read(notes.history())))
 
 
 def _run(facts: dict[str, Any]) -> Optional[Run]:
@@ -242,9 +242,3 @@ def other_host(run: Run) -> str:
     """Return the machine that a run was submitted on, if not this one; its Slurm may differ."""
     host = run_dir.read_record(Path(run.folder)).get("host", "")
     return host if host != os.uname().nodename else ""
-
-
-def path() -> Path:
-    """Return the file of the history."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(state, "kit", "runs.jsonl")

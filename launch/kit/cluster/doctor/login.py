@@ -15,15 +15,15 @@ from kit.base.errors import KitError
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.checks import Check, Found, check, in_order
 from kit.cluster.doctor.facts import Cluster, Needs, Node
-from kit.runs import history
+from kit.files import notes
 
 COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
 
 
 def examine(asked: Needs) -> Node:
     """Return the facts of this machine that need no answer of Slurm."""
-    state, home = history.path().parent, Path("~").expanduser()
-    folders = {"home": home, "history": state, "here": Path(asked.folder)}
+    history, home = notes.folder(), Path("~").expanduser()
+    folders = {"home": home, "history": history, "here": Path(asked.folder)}
     node = Node(facts.LOGIN)
     node.said["command"] = [[name, shutil.which(name) or ""] for name in COMMANDS]
     for name, folder in folders.items():
