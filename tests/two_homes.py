@@ -6,7 +6,7 @@ home. They are the user ada there, with that home in /etc/passwd, so ssh finds t
 
 from __future__ import annotations
 
-import importlib
+import functools
 import json
 import multiprocessing
 import os
@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import kit_forks
 from far_side import OF_SLURM, Slurm, install
 from samples import ROOT
 
 UID = 1000  # of ada, whoever tests
 PATIENCE_S = 30  # for one command of kit
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
-LOADED = ("kit.cli.entry", "kit.remote.forward", "kit.runs.status", "typer", "yaml")  # what most commands import
 RUN = "/tmp/run"  # XDG_RUNTIME_DIR there: the paths of sockets may not be long
 
 
@@ -159,8 +159,11 @@ class Laptop(Side):
 
 def _serve() -> None:
     """Answers each line of the input, a folder and the words of a command, by how the command ended and what it said."""
-    for module in LOADED:
-        importlib.import_module(module)
+    kit_forks.load()
+    from kit.remote import install
+
+    install._files = functools.cache(install._files)  # it starts a Python
+    install._files()
     fork = multiprocessing.get_context("fork")
     for line in sys.stdin.buffer:
         folder, *words = json.loads(line)
