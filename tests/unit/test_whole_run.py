@@ -18,6 +18,8 @@ PASSES = "def test_it():\n    assert True\n"
 FAILS = "def test_it():\n    assert False\n"
 # Stands in for a plug-in that swallows a test: it is neither run nor reported.
 SWALLOWS = "def pytest_runtest_protocol(item):\n    return True if 'swallowed' in item.nodeid else None\n"
+# Plug-ins that no test here needs, and that take longer to load than all else.
+QUICK = {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:anyio -p no:platformdirs"}
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def write(checkout: Path, name: str, text: str) -> None:
 
 def run(checkout: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith(("PYTEST_", "COVERAGE_", "KIT_TEST_"))}
-    environment = {**clean, "PATH": f"{checkout}/bin:{os.environ['PATH']}", "KIT_TEST_WORKERS": "0", **variables}
+    environment = {**clean, **QUICK, "PATH": f"{checkout}/bin:{os.environ['PATH']}", "KIT_TEST_WORKERS": "0", **variables}
     return subprocess.run([checkout / "tests/run.sh", *arguments], capture_output=True, text=True, env=environment)
 
 
