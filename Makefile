@@ -10,6 +10,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL_SCRIPTS = .ci/run bench/*.sh containers/*.sh containers/*/*.sh launch/kit/cli/completion.bash launch/scripts/*.sh launch/scripts/*/*.sh launch/scripts/local/* tests/*.sh tests/train/*.sh tests/bash/stubs/* tests/cluster/*.sh tests/cluster/*-stub tests/fakes/* tests/cluster/sid-source tests/cluster/tiny-image
 
+# The image of a container may ask Python to keep nothing that it compiles. pip compiles none of the test extra, so each process would.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test engine bases test-fast test-bash test-oldest-python test-slurm test-ipv6 test-horovod gpu-test coverage mutants check check-fast golden cluster cluster-down bench bench-check docs picture clean
 
