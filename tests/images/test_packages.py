@@ -19,6 +19,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pip
 import pytest
 from kit.base.errors import Problems
 from kit.config import requirements
@@ -80,8 +81,9 @@ class Index:
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python with pip and with a torch that no index has."""
     folder = tmp_path_factory.mktemp("image")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python3*/site-packages")
+    shutil.copytree(Path(pip.__file__).parent, site / "pip")  # to install it takes as long as some tests
     for name, version in (("torch", TORCH), ("numpy", "2.1.0")):
         (site / name).mkdir()
         (site / name / "__init__.py").write_text(f"VERSION = {version!r}\n")
