@@ -162,9 +162,11 @@ def test_ranks_are_watched_further_when_the_tasks_beside_them_are_gone(tmp_path:
 
 def test_ranks_that_were_stopped_together_with_the_watchdog_are_left_alone(tmp_path: Path, tag: str) -> None:
     """As with a machine that is suspended."""
-    run = stalling(tmp_path, 'touch "${KIT_LOG_DIR}/up"; for i in {1..8}; do echo $i; sleep 1; done', stall_s=PATIENT_S)
+    # Many short pauses: one long one would be over when they go on, and they would say something at once.
+    run = stalling(tmp_path, 'touch "${KIT_LOG_DIR}/up"; for i in {1..40}; do sleep 0.1; done', stall_s=PATIENT_S)
     job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(**{TAG: tag}), stderr=subprocess.PIPE, text=True)
     until(lambda: (run / f"log/{JOB_ID}/up").exists())
+    time.sleep(2)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for process in processes(tag):
             with suppress(ProcessLookupError):

@@ -52,6 +52,21 @@ Traceback (most recent call last):
     run(args)
 torch.distributed.elastic.multiprocessing.api.SignalException: Process 9182 got signal: 15
 """
+# Where the signal came while it wrote a line.
+OF_TORCHRUN_UNSAID = """\
+--- Logging error ---
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/logging/__init__.py", line 1113, in emit
+    stream.write(msg + self.terminator)
+  File "/venv/torch/distributed/elastic/multiprocessing/api.py", line 89, in _terminate_process_handler
+    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 9182 got signal: 15
+Call stack:
+  File "/venv/torch/distributed/elastic/multiprocessing/api.py", line 1002, in _poll
+    logger.error(
+Message: 'failed (exitcode: %s) local_rank: %s (pid: %s) of binary: %s'
+Arguments: (1, 0, 24547, '/usr/bin/bash')
+"""
 OWN_FAULT = """\
 Traceback (most recent call last):
   File "/venv/torch/distributed/run.py", line 1032, in <module>
@@ -87,8 +102,9 @@ def test_a_run_that_fails_ends_with_the_exceptions_and_the_batch_scripts_word(sh
     assert shown(OF_RANK + OF_TORCHRUN, blamed=1) == "[rank1] epoch 1\n[rank0] RuntimeError: Connection closed by peer\nkit: error: the end\n"
 
 
-def test_nothing_is_shown_of_a_torchrun_that_was_ended(shown) -> None:
-    assert shown(OF_TORCHRUN_ELSEWHERE + "after\n") == "after\nkit: error: the end\n"
+@pytest.mark.parametrize("text", [OF_TORCHRUN_ELSEWHERE, OF_TORCHRUN_UNSAID, OF_TORCHRUN_UNSAID + OF_TORCHRUN])
+def test_nothing_is_shown_of_a_torchrun_that_was_ended(text: str, shown) -> None:
+    assert shown(text + "after\n") == "after\nkit: error: the end\n"
 
 
 def test_what_a_rank_prints_after_its_exception_is_shown(shown) -> None:

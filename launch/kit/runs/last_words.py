@@ -26,6 +26,8 @@ _NOTICE = re.compile(
     rb" signal)|Terminated$"
 )
 _BAR = b"=" * 20
+_UNSAID = b"--- Logging error ---"  # a signal came while torchrun wrote a line
+_ARGUMENTS = b"Arguments: "
 _HELD_S = 10.0  # a program that goes on, or hangs, after a traceback is not to hide it
 _MOST = 500  # lines that are held back
 _REPORT = 200  # lines of torchrun's report
@@ -52,7 +54,8 @@ class Filter:
 
     def __init__(self) -> None:
         self.held: dict[bytes, _Held] = {}  # by speaker: b"[rank3] ", or b"" for torchrun
-        self.bars = 0  # lines of = until torchrun's report ends
+        self.end = b""  # how the last line of torchrun's report begins
+        self.ends = 0  # such lines until it ends
         self.reported = 0  # lines of it
 
     def without(self, data: bytes) -> bytes:
@@ -97,15 +100,18 @@ class Filter:
 
     def _is_torchruns(self, words: bytes) -> bool:
         """Return True for a line of torchrun's report, whose traceback is then dropped."""
-        self.reported = self.reported + 1 if self.bars else 0
+        self.reported = self.reported + 1 if self.ends else 0
         if words.startswith(b"kit: ") or self.reported > _REPORT:
-            self.bars = 0  # the report was cut off
-        if self.bars:
-            self.bars -= words.startswith(_BAR)
+            self.ends = 0  # the report was cut off
+        if self.ends:
+            self.ends -= words.startswith(self.end)
             return True
         if words.startswith((_FAILED, _ENDED)):
             self.held.pop(b"", None)
-            self.bars = 2 if words.startswith(_FAILED) else 0
+            self.end, self.ends = _BAR, 2 if words.startswith(_FAILED) else 0
+            return True
+        if words.startswith(_UNSAID):
+            self.end, self.ends = _ARGUMENTS, 1
             return True
         return bool(_NOTICE.match(words))
 
