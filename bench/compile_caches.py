@@ -44,7 +44,7 @@ cache::begin
 cache::prepare
 cache::set_variables
 "$@"
-[[ "${KIT_RANKS_BEGUN_S}" == '' ]] || cache::keep 0
+[[ "${KIT_RANKS_BEGUN_S}" == '' ]] || kept_cache::keep 0
 """
 
 
