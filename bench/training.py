@@ -354,6 +354,8 @@ def of_ranks(folder: Path, ranks: int) -> float:
             "cifar10.py",
             "-j",
             f"1x{ranks}",
+            "--env",
+            "OMP_NUM_THREADS=1",  # else one rank has a thread for each CPU
             "--output",
             run,
             "--",
