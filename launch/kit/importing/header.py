@@ -71,9 +71,8 @@ def _read_line(line: str, here: Span, given: GivenOptions, draft: Draft) -> None
         return
     found, rest = options.read(words, SYNTAX)
     for option in found:
-        values = {name: value for name, (value, _) in given.items()}
-        options.keep(values, option)
-        given[option.name] = (values[option.name], here)
+        before, _ = given.get(option.name, ("", here))
+        given[option.name] = (options.value_after(before, option), here)
         _carry(option, here, draft)
     if rest:
         problem = f"sbatch refuses this line, for '{rest[0]}' is not an option"
@@ -101,7 +100,7 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
         way = checkpoint_advice(str(value))
         draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")
     else:
-        options.keep(draft.slurm, option, "true")
+        draft.slurm[name] = options.value_after(draft.slurm.get(name, ""), option, "true")
         draft.carried(here, f"slurm: {name}")
 
 

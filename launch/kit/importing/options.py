@@ -48,11 +48,10 @@ def read(words: list[str], syntax: Syntax) -> tuple[list[Option], list[str]]:
     return found, rest
 
 
-def keep(given: dict[str, str], option: Option, flag: str = "") -> None:
-    """Keep the value of an option, which is the last one or, of some, all; `flag` is a flag's."""
+def value_after(before: str, option: Option, flag: str = "") -> str:
+    """Return the value of an option that had one before; `flag` is the value of a flag."""
     value = flag if option.value is None else option.value
-    before = given.get(option.name, "") if option.name in _ADD_UP else ""
-    given[option.name] = f"{before},{value}" if before else value
+    return f"{before},{value}" if before and option.name in _ADD_UP else value
 
 
 def _whole(name: str, syntax: Syntax) -> str:

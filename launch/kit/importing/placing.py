@@ -218,14 +218,12 @@ class Placing:
     def _inherit(self, name: str) -> None:
         if not self._is_of_shell(name):
             return
+        way = f"write `inherit: [{name}]` where your shell sets it"
         if _OF_MODULE.search(name) and any(item.kind == PREPARE for item in self.items):
             lines = enumerate(self.draft.lines, 1)
             here = next((i for i, line in lines if re.search(rf"\$\{{?{name}\b", line)), 1)
-            way = f"write `inherit: [{name}]` where your shell sets it"
             self.draft.left_out((here, here), f"${name} may come from a module: {way}")
-            return
-        if name in self.with_default and name not in self.without_default:
-            way = f"write `inherit: [{name}]` where your shell sets it"
+        elif name in self.with_default and name not in self.without_default:
             self.draft.left_out(self.with_default[name], f"${name} has its default: {way}")
         else:
             self.inherit(name)

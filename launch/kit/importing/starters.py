@@ -60,7 +60,8 @@ class Starters:
         found, rest, _ = self._options("srun", words, starter_options.SRUN)
         given: dict[str, str] = {}
         for option in found:
-            options.keep(given, option)
+            before = given.get(option.name, "")
+            given[option.name] = options.value_after(before, option)
         self._count_tasks({name: self.scope.hinted(value) for name, value in given.items()})
         if ":" in rest:
             self.decide("srun starts several programs: kit starts one")
