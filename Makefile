@@ -45,7 +45,6 @@ test-bash: .venv/test
 OLDEST ?= python3.9
 test-oldest-python:
 	PYTHON="$(OLDEST)" tests/venv.sh .venv-oldest
-	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check -e '.[test]'
 	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/pytest --numprocesses 2 tests/unit tests/images $(ARGS)
 
@@ -153,13 +152,12 @@ clean:
 .venv/bin/pip:
 	PYTHON="$(PYTHON)" tests/venv.sh .venv
 
-# The image's versions of what the demo needs.
+# The image's versions of what the demo needs. Python compiles what it loads, which is little of PyTorch's many files.
 .venv/demo: .venv/bin/pip pyproject.toml containers/install/requirements-cpu.txt
 	@echo "fetching PyTorch and what the programs of train/ need: 250 MB for CPUs, some GB where pip finds PyTorch for GPUs; this takes a few minutes"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c containers/install/requirements-cpu.txt -e '.[train]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c containers/install/requirements-cpu.txt -e '.[train]'
 	@touch $@
 
-# Of these tens of thousands of files the tests load few; Python compiles those when it does.
 .venv/test: .venv/demo
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
 	@touch $@
