@@ -65,7 +65,7 @@ def refused(server: Server) -> str:
 
 
 def login(name: str) -> str | None:
-    return client.parse(name).open().login
+    return client.parse(name).open().found.login
 
 
 def test_a_helper_gives_the_login_and_the_secret_is_in_no_ones_arguments(home: Path) -> None:

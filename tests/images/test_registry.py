@@ -667,23 +667,23 @@ def test_only_this_machine_is_asked_without_https() -> None:
 )
 def test_a_login_is_found_under_each_name_that_tools_give_it(key: str, image: str, tmp_path: Path) -> None:
     log_in(tmp_path, key)
-    assert client.parse(image).open().login == LOGIN
-    assert client.parse("other.example.com/x").open().login is None
+    assert client.parse(image).open().found.login == LOGIN
+    assert client.parse("other.example.com/x").open().found.login is None
 
 
 def test_podmans_file_comes_first_and_broken_files_are_no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_in(tmp_path, "quay.io", auth=base64.b64encode(b"docker:x").decode())
     (tmp_path / "auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": LOGIN}, "quay.io/empty": {}, "x.io": {"auth": "!"}}}))
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
-    assert client.parse("quay.io/a").open().login == LOGIN
-    assert client.parse("quay.io/empty/a").open().login == LOGIN
-    assert client.parse("x.io/a").open().login is None
+    assert client.parse("quay.io/a").open().found.login == LOGIN
+    assert client.parse("quay.io/empty/a").open().found.login == LOGIN
+    assert client.parse("x.io/a").open().found.login is None
     (tmp_path / "auth.json").write_text("{")
-    assert client.parse("x.io/a").open().login is None
+    assert client.parse("x.io/a").open().found.login is None
 
 
 def test_what_podman_login_wrote_is_found_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "containers").mkdir()
     (tmp_path / "containers/auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": LOGIN}}}))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert client.parse("quay.io/a").open().login == LOGIN
+    assert client.parse("quay.io/a").open().found.login == LOGIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 # Bytes of one entry's headers; the same limit as in Go's archive/tar, which Docker reads with.
 LARGEST = 1 << 20
@@ -64,16 +64,14 @@ class Archive(tarfile.TarFile):
 class _HeaderStream:
     """A stream that gives at most LARGEST bytes, for the headers of one entry."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.left = stream, LARGEST
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self.left:
             raise tarfile.ReadError(f"the headers of an entry have more than {LARGEST >> 20} MiB")
         self.left -= size
-        chunk: bytes = self.stream.read(size)
-        return chunk
+        return self.stream.read(size)
 
     def tell(self) -> int:
-        position: int = self.stream.tell()
-        return position
+        return self.stream.tell()

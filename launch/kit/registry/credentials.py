@@ -38,7 +38,10 @@ def find(registry: str, repository: str) -> LoginSearch:
     """Return the first login found. Podman may have one for a part of a registry."""
     failures: list[str] = []
     for path in files():
-        settings = _settings(path)
+        try:
+            settings = safe_read.mapping(path)
+        except (OSError, ValueError):
+            continue  # no login there; the registry says whether it wants one
         login = _ask_helper(settings, registry, path, failures)
         login = login or _find_auth(settings, f"{registry}/{repository}")
         if login:
@@ -70,13 +73,6 @@ def places(found: LoginSearch) -> str:
         f"kit reads {names}, asks the credential helpers that they name, and reads {enroots()}"
     )
     return "; ".join([searched, *found.failures])
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        return safe_read.mapping(path)
-    except (OSError, ValueError):
-        return {}  # no login then; the registry says whether it wants one
 
 
 def _find_auth(settings: dict[str, Any], scope: str) -> Optional[str]:

@@ -54,7 +54,9 @@ def merge(image: Image, count: Count = lambda bytes_: None) -> Generator[Member,
     for depth in range(len(image.layers), 0, -1):
         yield from LayerMerge(image, depth, above).entries(count)
     for name in sorted(name for name, bits in above.items() if bits & BARE and not bits & HAS):
-        yield _folder(name), None
+        info = tarfile.TarInfo(name)
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        yield info, None
 
 
 class LayerMerge:
@@ -156,7 +158,6 @@ class LayerMerge:
         raise KitError(f"{self.label} has two entries named {info.name!r}, which differ", REBUILD)
 
     def no_folder(self, name: str) -> KitError:
-        """Return the error for contents of what is no folder."""
         return KitError(
             f"{self.label} and those above it have contents for the folder '/{name}', "
             "which is none there",
@@ -229,22 +230,22 @@ def _entries(chunks: Iterator[bytes], label: str) -> Iterator[Member]:
             # tarfile would keep them all; Docker ignores global headers.
             archive.members.clear()  # type: ignore[attr-defined]
             archive.pax_headers.clear()  # type: ignore[attr-defined]
-            content: Any = Content(archive.extractfile(info), label) if info.isreg() else None
+            file = archive.extractfile(info) if info.isreg() else None
+            content: Any = Content(file, label) if file else None
             yield info, content
 
 
 class Content:
     """A file in a layer. Raises KitError if the layer ends in the middle of the file."""
 
-    def __init__(self, file: Any, label: str) -> None:
+    def __init__(self, file: IO[bytes], label: str) -> None:
         self.file, self.label = file, label
 
     def read(self, size: int = -1) -> bytes:
         try:
-            chunk: bytes = self.file.read(size)
+            return self.file.read(size)
         except tarfile.TarError as error:
             raise KitError(f"{self.label} is damaged: {error}", stream.AGAIN) from None
-        return chunk
 
 
 def _parents(name: str) -> Iterator[str]:
@@ -261,10 +262,4 @@ def _cleaned(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.type = tarfile.REGTYPE  # sparse files are read in full
     else:
         info.size = 0
-    return info
-
-
-def _folder(name: str) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.mode = tarfile.DIRTYPE, 0o755
     return info

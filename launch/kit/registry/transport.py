@@ -17,7 +17,7 @@ import urllib.request
 from email.message import Message
 from functools import cached_property
 from http.client import HTTPMessage, HTTPResponse
-from typing import IO, Any, Callable, Optional, TypeVar
+from typing import IO, Any, Callable, TypeVar
 
 from kit.base.errors import KitError
 from kit.base.progress import Note
@@ -86,10 +86,6 @@ class Registry:
     def found(self) -> credentials.LoginSearch:
         """The login, found only once the registry wants one: a helper may take its time."""
         return credentials.find(self.name, self.repository)
-
-    @property
-    def login(self) -> Optional[str]:
-        return self.found.login
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> HTTPResponse:
         """Return the registry's answer, after a login if it wants one. Raise KitError otherwise."""
@@ -168,15 +164,16 @@ class Registry:
             if scheme.lower() == "bearer":
                 return f"Bearer {self.token(dict(re.findall(_PARAMETER, rest)))}"
             has_basic = has_basic or scheme.lower() == "basic"
-        if self.login and has_basic:
-            return f"Basic {self.login}"
+        if self.found.login and has_basic:
+            return f"Basic {self.found.login}"
         raise Refused(401, headers)
 
     def token(self, challenge: dict[str, str]) -> str:
         query = {"scope": f"repository:{self.repository}:pull", **challenge}
         realm = query.pop("realm", "")
         url = f"{realm}{'&' if '?' in realm else '?'}{urllib.parse.urlencode(query)}"
-        content = _content(self.send(url, "GET", {}, f"Basic {self.login}" if self.login else ""))
+        login = f"Basic {self.found.login}" if self.found.login else ""
+        content = _content(self.send(url, "GET", {}, login))
         try:
             document = json.loads(content)
             return str(document.get("token") or document["access_token"])
@@ -184,7 +181,6 @@ class Registry:
             raise self.error("gives no token", f"try again; else {ADMINISTRATORS}") from None
 
     def error(self, problem: str, fix: str) -> KitError:
-        """Return an error of this registry."""
         return KitError(f"registry {self.name} {problem}", fix)
 
     def refusal(self, refused: Refused, path: str) -> KitError:
@@ -206,7 +202,7 @@ class Registry:
         if status == 429:
             fix = f"wait, or get a higher limit with a login: {login}"
             return self.error("takes no more requests from here for now", fix)
-        if self.login:
+        if self.found.login:
             fix = f"check the name and your access to it, or log in again: {login}"
             return self.error(f"refuses your login for {image}", fix)
         fix = f"check the name, or log in: {login}"
@@ -227,7 +223,6 @@ class Registry:
         return self.error(problem, ADMINISTRATORS)
 
     def unreachable(self, error: BaseException) -> KitError:
-        """Return the error for a connection that failed."""
         reason = getattr(error, "reason", None) or error
         text = type(reason).__name__  # the message may quote an address, unless it is the system's
         if isinstance(reason, OSError):
