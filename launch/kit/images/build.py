@@ -98,7 +98,6 @@ def _refuse_tokens(arguments: dict[str, str]) -> None:
 
 
 def _build(request: BuildRequest, note: Note) -> Built:
-    """Build a recipe."""
     engine, file, project, name = choose.choose(request.target, request.engine, request.device)
     if not isinstance(engine, Docker):
         fix = "build with docker or podman: --engine docker"
@@ -111,7 +110,12 @@ def _build(request: BuildRequest, note: Note) -> Built:
     found = engine.adapted(_load(request, file, project, request.name or name))
     contents = found.contents(note)  # refuses missing files before a registry is asked
     frozen = freeze.read(request.locked) if request.locked else None
-    pinned = _pin(request, found, engine, frozen, note)
+    last = request.folder.absolute() / f"{found.name}.json"
+    known = frozen.bases if frozen else image_files.record(last).get("bases", {})
+    is_locked, update = frozen is not None, request.update
+    pinned = bases.pin(found, known, engine.identity, update=update, is_locked=is_locked, note=note)
+    if frozen:
+        frozen.check_bases(pinned)
     place = _place(request, found.name, found.digest(pinned, contents))
     making = Making(request, place, frozen, note)
     return making.run(lambda log: making.build(engine, found, pinned, log))
@@ -125,23 +129,6 @@ def _load(request: BuildRequest, file: Path, project: Path, name: str) -> recipe
     if is_own and Path.cwd() != project:
         found = replace(found, requirements=recipe.requirements(Path.cwd()))
     return found
-
-
-def _pin(
-    request: BuildRequest,
-    found: recipe.Recipe,
-    engine: Engine,
-    frozen: Optional[freeze.Frozen],
-    note: Note,
-) -> dict[str, str]:
-    """Return the digests of the bases. Raise KitError if --locked wants others."""
-    last = request.folder.absolute() / f"{found.name}.json"
-    known = frozen.bases if frozen else image_files.record(last).get("bases", {})
-    is_locked, update = frozen is not None, request.update
-    pinned = bases.pin(found, known, engine.identity, update=update, is_locked=is_locked, note=note)
-    if frozen:
-        frozen.check_bases(pinned)
-    return pinned
 
 
 @dataclass(frozen=True)

@@ -59,19 +59,7 @@ class Leftovers:
 
 
 def find(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) -> Leftovers:
-    """Return what no run used for so many days, and no job of this user needs.
-
-    Raise UsageError for too few days or a bad profile.
-    """
-    scope = _scope(folder, nodes, cluster, days)
-    containers = [_leftover(line) for line in _run(scope, "list").splitlines()]
-    if nodes:
-        return Leftovers(scope, containers, [], [], [])
-    files = inventory.unused(folder, days)
-    return Leftovers(scope, containers, files, layer_cache.unused(days), _kept_caches(scope))
-
-
-def _scope(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) -> Scope:
+    """Return what no run used for so many days, and no job of this user needs."""
     if days < 1:
         raise UsageError(
             f"{days} is too few: a job that is starting may need what was used today",
@@ -82,7 +70,13 @@ def _scope(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
     names = ("partition", "account", "qos", "reservation")
     options = {name: str(item.value) for name, item in site.slurm.items() if name in names}
-    return Scope(folder, nodes, days, scratch, options)
+    scope = Scope(folder, nodes, days, scratch, options)
+    lines = [line.split("\t", 3) for line in _run(scope, "list").splitlines()]
+    containers = [Leftover(node, int(size), int(idle), path) for node, size, idle, path in lines]
+    if nodes:
+        return Leftovers(scope, containers, [], [], [])
+    files = inventory.unused(folder, days)
+    return Leftovers(scope, containers, files, layer_cache.unused(days), _kept_caches(scope))
 
 
 def _kept_caches(scope: Scope) -> list[Leftover]:
@@ -124,11 +118,6 @@ def remove(found: Leftovers) -> list[Path]:
 def _local(path: Path, size: int, used_s: float) -> Leftover:
     days = int((time.time() - used_s) // DAY_S)
     return Leftover("", size // 1024, days, str(path))
-
-
-def _leftover(line: str) -> Leftover:
-    node, size, days, path = line.split("\t", 3)
-    return Leftover(node, int(size), int(days), path)
 
 
 def _run(scope: Scope, what: str, *paths: str) -> str:

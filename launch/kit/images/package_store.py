@@ -30,7 +30,8 @@ from kit.plan.plan import Plan
 NAME, SUFFIX = "packages", ".tar.gz"
 FORMAT = 1  # of the file: another one makes all of them anew
 TIMEOUT_S = 3600.0  # for another submission that makes the same
-_LINES = 15  # of what pip says
+_LINES = 15  # of what pip says, without these
+_NOISE = ("Looking in", "Requirement already satisfied")
 _ADVICE = "To fix this you could try to:"  # what follows is for those who may change the image
 _OF_IMAGE = "(constraint)"  # pip writes this beside a package of the image in a conflict
 
@@ -87,7 +88,8 @@ class _Build:
         return [container.image, answer["python"], answer["executable"], answer["have"]]
 
     def _request(self, lines: tuple[str, ...]) -> dict[str, Any]:
-        keeps = not pip_settings.has_password(self.settings)  # downloads hold headers
+        # Downloads hold headers, and those the passwords.
+        keeps = not any("@" in value for value in self.settings.values())
         return {"requirements": lines, "variables": self.settings, "keeps_downloads": keeps}
 
     def _make(self, place: store.Place) -> None:
@@ -128,7 +130,7 @@ class _Build:
                 raise KitError(f"`packages` needs pip, and {image} has no pip", fix)
             raise KitError(f"`packages` needs the pip of {image}: {problem}", fix)
         said = re.sub(rf"\S+{re.escape(store.PARTIAL)}/", "", said.partition(_ADVICE)[0])
-        lines = [line for line in said.splitlines() if not _is_noise(line)]
+        lines = [line for line in said.splitlines() if line.strip() and not line.startswith(_NOISE)]
         shown = "\n".join(f"  {line}" for line in lines[-_LINES:])
         if _OF_IMAGE in said:
             fix = "ask for a release that goes with it, or build an image with another: kit build"
@@ -147,10 +149,6 @@ def _wheels(paths: list[str]) -> list[tuple[str, int, int]]:
     found = sorted(file for path in paths for file in Path(path).glob("*.whl") if file.is_file())
     facts = [(str(file), file.stat()) for file in found]
     return [(name, fact.st_size, fact.st_mtime_ns) for name, fact in facts]
-
-
-def _is_noise(line: str) -> bool:
-    return not line.strip() or line.startswith(("Looking in", "Requirement already satisfied"))
 
 
 def _pack(folder: Path, target: Path) -> int:

@@ -34,8 +34,6 @@ PASSED_OVER = ("Pseudo ", "Failed to read ", "Cannot open ", "Could not open ")
 
 
 class Packer(NamedTuple):
-    """A tool that writes squashfs files."""
-
     name: str
     unpacks: bool = False  # it reads no tar stream: the files must lie in a folder
     version: str = ""  # as it says it itself
@@ -124,7 +122,6 @@ def choose() -> Packer:
 
 
 def no_space(folder: Path) -> KitError:
-    """Return the error for a full disk."""
     fix = "free some, or write elsewhere: kit build --images DIR"
     return KitError(f"no space is left in {folder}", fix)
 
@@ -141,8 +138,7 @@ def _options() -> list[str]:
     options += ["-mem", MEMORY, "-processors", processors(), "-root-mode", "0755"]
     # 4.5.1 and 4.6.1 confuse files with blocks of zeros, such as two that differ only in how many
     # stand before the same end.
-    options += ["-no-duplicates"]
-    return [*options, "-mkfs-time", "0"]
+    return [*options, "-no-duplicates", "-mkfs-time", "0"]
 
 
 def processors() -> str:

@@ -55,10 +55,6 @@ def hide(text: str, found: Mapping[str, str]) -> str:
     return text
 
 
-def has_password(found: Mapping[str, str]) -> bool:
-    return any("@" in value for value in found.values())
-
-
 def _of_files(environment: Mapping[str, str]) -> dict[str, str]:
     """Return {key: value} of pip's files of settings: the site's, the user's, the named one."""
     home = Path(environment.get("HOME") or Path.home())

@@ -34,8 +34,6 @@ class Heredoc(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """An instruction of a Dockerfile."""
-
     line: int
     word: str  # in capitals
     rest: str  # its lines in one
@@ -114,7 +112,10 @@ def _add_copy(parts: Parts, number: int, flags: list[str], sources: list[str]) -
 
 
 def _add_mounts(parts: Parts, number: int, flags: list[str]) -> None:
-    for mount in (_mount(flag) for flag in flags if flag.startswith("--mount=")):
+    for flag in flags:
+        if not flag.startswith("--mount="):
+            continue
+        mount = dict(item.partition("=")[::2] for item in flag.partition("=")[2].split(","))
         if "from" in mount:
             parts.bases.append((number, mount["from"]))
         elif mount.get("type", "bind") == "bind":
@@ -126,17 +127,11 @@ def of_platform(named: Optional[str] = None) -> dict[str, str]:
 
     https://docs.docker.com/reference/dockerfile#automatic-platform-args-in-the-global-scope
     """
-    own = f"linux/{oci.architecture()}"
-    found = {}
+    own, found = f"linux/{oci.architecture()}", dict[str, str]()
     for side, value in (("BUILD", own), ("TARGET", named or own)):
-        values = [value, *value.split("/"), "", ""]
-        for name, text in zip(("PLATFORM", "OS", "ARCH", "VARIANT"), values):
-            found[f"{side}{name}"] = text
+        keys = (f"{side}{word}" for word in ("PLATFORM", "OS", "ARCH", "VARIANT"))
+        found.update(zip(keys, [value, *value.split("/"), "", ""]))
     return found
-
-
-def _mount(flag: str) -> dict[str, str]:
-    return dict(item.partition("=")[::2] for item in flag.partition("=")[2].split(","))
 
 
 def expand(
@@ -160,12 +155,10 @@ def _value(found: re.Match[str], known: dict[str, str], unknown: Callable[[str],
 
 
 def names(word: str) -> set[str]:
-    """Return the variables in a word."""
     return {found[1] or found[4] or found[5] for found in VARIABLE.finditer(word)}
 
 
 def instructions(text: str) -> Iterator[Instruction]:
-    """Yield the instructions of a Dockerfile."""
     lines, escape = enumerate(text.splitlines(), 1), directives(text).get("escape", "\\")
     for number, line in lines:
         if not line.strip() or line.lstrip().startswith("#"):

@@ -23,13 +23,9 @@ def check() -> None:
 
 
 def wrap(squashfs: Path, target: Path, machine: str) -> None:
-    """Write `target`, a SIF with the squashfs, for a machine by its name of `uname -m`.
-
-    Raise KitError if Apptainer fails.
-    """
-    architecture = ARCHITECTURES.get(machine, "0")
+    """Write a SIF of the squashfs, for a machine by its name of `uname -m`."""
     what = ["--datatype", PARTITION, "--partfs", SQUASHFS, "--parttype", SYSTEM]
-    what += ["--partarch", architecture]
+    what += ["--partarch", ARCHITECTURES.get(machine, "0")]
     for command in (["new", str(target)], ["add", *what, str(target), str(squashfs)]):
         done = subprocess.run(["apptainer", "sif", *command], capture_output=True, text=True)
         if done.returncode:

@@ -77,7 +77,10 @@ class Tree:
         # Each folder on the way was made here, so no link of the image leads out of the tree.
         self._make_folder(entry.name.rpartition("/")[0])
         if entry.kind == LINK:
-            target = self._target(entry, info)
+            target = tarstream.clean(info.linkname)
+            if target not in self.owners or target in self.folders:
+                problem = f"/{entry.name} is a hard link to /{target}, which is not before it"
+                raise KitError(problem, AGAIN)
             os.link(self._path(target), path, follow_symlinks=False)
             self.owners[entry.name] = self.owners[target]  # of a symbolic link, 4.4 makes two
             return
@@ -86,7 +89,8 @@ class Tree:
         elif entry.kind == tarfile.FIFOTYPE:
             os.mkfifo(path, 0o600)
         elif entry.kind in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE):
-            _write(entry, path)
+            with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                tarstream.copy_content(entry, file)
         else:
             raise KitError(f"/{entry.name} is of a kind that tar calls {entry.kind!r}", AGAIN)
         os.utime(path, (time_s, time_s), follow_symlinks=False)
@@ -103,13 +107,6 @@ class Tree:
                 os.mkdir(self._path(part), 0o700)
                 self.folders[part] = 0
 
-    def _target(self, entry: Entry, info: tarfile.TarInfo) -> str:
-        target = tarstream.clean(info.linkname)
-        if target not in self.owners or target in self.folders:
-            problem = f"/{entry.name} is a hard link to /{target}, which is not before it"
-            raise KitError(problem, AGAIN)
-        return target
-
     def _line(self, name: str) -> str:
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{quoted}" m {self.owners[name]}'
@@ -119,8 +116,3 @@ def _owner(info: tarfile.TarInfo) -> str:
     """Return the mode and the owner as mksquashfs reads them."""
     mode = 0o777 if info.issym() else info.mode & 0o7777
     return f"{mode:o} {info.uid} {info.gid}"
-
-
-def _write(entry: Entry, path: bytes) -> None:
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        tarstream.copy_content(entry, file)

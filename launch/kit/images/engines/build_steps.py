@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import IO, Callable, NamedTuple, Optional
+from typing import IO, Callable, NamedTuple
 
 from kit.base.errors import KitError
 from kit.base.progress import Note
@@ -18,8 +18,6 @@ COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 
 
 class Steps(NamedTuple):
-    """Runs the steps of one build."""
-
     folder: Path  # the recipe and its files; each step starts there
     log: IO[bytes]
     note: Note
@@ -27,21 +25,17 @@ class Steps(NamedTuple):
     def run(
         self,
         command: list[str],
-        env: Optional[dict[str, str]] = None,
+        env: dict[str, str],
         see: Callable[[str], None] = lambda line: None,
     ) -> tuple[int, list[str]]:
-        """Return the exit code and the lines of output. Note the last lines of a failure.
-
-        see: called with each line as it comes.
-        """
+        """Return the exit code and the lines, each shown to `see` first. Note a failure's last."""
         lines: list[str] = []
-        environment = {**os.environ, **(env or {})}
         out, errors, nothing = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
         # Tools without root hand the umask on to the steps: 077 would close an image's files.
         with subprocess.Popen(
             command,
             cwd=self.folder,
-            env=environment,
+            env={**os.environ, **env},
             stdout=out,
             stderr=errors,
             stdin=nothing,

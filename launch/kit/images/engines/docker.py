@@ -35,8 +35,6 @@ BUILT = ".kit-image-id"  # in the folder that was given to the engine, after the
 
 @dataclass(frozen=True)
 class Docker(Engine):
-    """Docker or Podman."""
-
     name: str  # docker, or podman, which has the same commands
 
     recipe_files = ("Dockerfile",)
@@ -154,8 +152,7 @@ class Docker(Engine):
 
         Of the build with this label kit holds the lock; other builds are asked for theirs.
         """
-        labels = (LABEL, f"{HOST}={socket.gethostname()}")
-        filters = [word for name in labels for word in ("--filter", f"label={name}")]
+        filters = ["--filter", f"label={LABEL}", "--filter", f"label={HOST}={socket.gethostname()}"]
         containers = self._output("ps", "--all", "--quiet", *filters).split()
         if not containers:
             return

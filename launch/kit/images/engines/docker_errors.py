@@ -21,7 +21,6 @@ NEWER = re.compile(
     r"<<-?[\"']?[A-Za-z_]|\b(?:BUILD|TARGET)(?:PLATFORM|OS|ARCH|VARIANT)\b"
     r"|--(?:link|parents|exclude|checksum|keep-git-dir)\b"
 )
-FULL = "no space left on device"
 # A failed FROM: (pattern, problem, fix). A full disk may also end any other step.
 REASONS = (
     (
@@ -55,19 +54,16 @@ def explain(engine: str, lines: list[str], last: str, recipe: Recipe, log: Path)
             "(docker-buildx-plugin in Docker's packages), or build with podman: --engine podman"
         )
         return KitError(problem, f"{fix}; the log: {log}")
-    if re.search(FULL, text):
+    if "no space left on device" in text:
         problem = "the engine's disk is full"
         fix = f"free some: {engine} system df, {engine} system prune"
     if step.upper().startswith("FROM") or any(SOURCE.search(line) for line in lines[-5:]):
         for pattern, base_problem, base_fix in REASONS:
             if re.search(pattern, text, re.IGNORECASE):
-                facts = {"engine": engine, **_base(text, recipe.bases)}
+                bases = [item for item in recipe.bases if item.split("@")[0] in text]
+                base = [*bases, *recipe.bases, ""][0]
+                registry = client.parse(base).host if base else ""
+                facts = {"engine": engine, "base": base, "registry": registry}
                 problem, fix = base_problem.format(**facts), base_fix.format(**facts)
                 break
     return KitError(problem, f"{fix}; the log: {log}")
-
-
-def _base(text: str, bases: list[str]) -> dict[str, str]:
-    """Return the base that the text names, or else the first one, with its registry."""
-    base = next((item for item in bases if item.split("@")[0] in text), [*bases, ""][0])
-    return {"base": base, "registry": client.parse(base).host if base else ""}
