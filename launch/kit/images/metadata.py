@@ -46,30 +46,24 @@ def entries(config: Config) -> list[Entry]:
     return [
         *(tarstream.made(name) for name in MOUNTED[:-1]),
         tarstream.made("etc/mtab", mode=0o777, kind=tarstream.SYMBOLIC_LINK, target="/proc/mounts"),
-        _text("etc/environment", for_enroot),
+        tarstream.made("etc/environment", for_enroot),
         tarstream.made("etc/fstab"),
-        _text("etc/rc", _script(config, RC_LOCAL), 0o755),
+        tarstream.made("etc/rc", _script(config, RC_LOCAL), 0o755),
         tarstream.made(".singularity.d", mode=0o755, kind=tarstream.FOLDER),
         tarstream.made(".singularity.d/env", mode=0o755, kind=tarstream.FOLDER),
-        _text(".singularity.d/env/10-image.sh", for_apptainer, 0o755),
+        tarstream.made(".singularity.d/env/10-image.sh", for_apptainer, 0o755),
         # After a file of this name, Apptainer reads the user's --env and APPTAINERENV_NAME.
         tarstream.made(".singularity.d/env/99-base.sh", mode=0o755),
-        _text(".singularity.d/labels.json", labels),
-        _text(".singularity.d/runscript", "#!/bin/sh\n" + _script(config), 0o755),
+        tarstream.made(".singularity.d/labels.json", labels),
+        tarstream.made(".singularity.d/runscript", "#!/bin/sh\n" + _script(config), 0o755),
     ]
-
-
-def _text(name: str, content: str, mode: int = 0o644) -> Entry:
-    return tarstream.made(name, content.encode("utf-8", "surrogateescape"), mode)
 
 
 def is_replaced(name: str, is_folder: bool) -> bool:
     """Return whether kit replaces this entry. A folder of such a name is the image's own."""
-    return (
-        ((name in REPLACED or name in MOUNTED) and not is_folder)
-        or name == ".singularity.d"
-        or name.startswith(".singularity.d/")
-    )
+    if name == ".singularity.d" or name.startswith(".singularity.d/"):
+        return True
+    return name in (*REPLACED, *MOUNTED) and not is_folder
 
 
 def lost(config: Config) -> list[str]:

@@ -28,10 +28,7 @@ KEPT = 1 << 20  # bytes of left out files that are kept for hard links to them
 
 
 def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes]) -> dict[str, str]:
-    """Write `files`, and `config` for the runtimes, to `target`. Raise KitError on failure.
-
-    Return {package in the image: its version}.
-    """
+    """Write `files`, and `config` for the runtimes, to `target`. Return {package: its version}."""
     tool, complete = packer.choose(), _complete(files, config, log)
     if tool.unpacks:
         with store.work(target.parent, target.stem) as place:  # where there is to be space
@@ -103,7 +100,8 @@ def _left_in(files: Iterable[Entry], log: IO[bytes]) -> Iterator[Entry]:
     left_out: dict[Optional[str], Optional[Entry]] = {}
     room = KEPT
     for entry in files:
-        target = tarstream.target(entry) if entry.kind == LINK else None
+        is_link = entry.kind == LINK
+        target = tarstream.clean(tarstream.parsed(entry).linkname) if is_link else None
         is_ours = entry.kind in DEVICES or entry.name.startswith("dev/") or not entry.name
         is_ours = is_ours or metadata.is_replaced(entry.name, entry.kind == FOLDER)
         if not is_ours and target not in left_out:

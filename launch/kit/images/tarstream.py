@@ -82,7 +82,6 @@ def widen(pipe: IO[bytes]) -> None:
 
 
 def copy(entry: Entry, target: IO[bytes]) -> None:
-    """Write an entry as it is."""
     target.write(entry.header)
     copy_content(entry, target)
     target.write(bytes(_padded(entry.size) - entry.size))
@@ -100,10 +99,10 @@ def copy_content(entry: Entry, target: IO[bytes]) -> None:
 
 
 def made(
-    name: str, content: bytes = b"", mode: int = 0o644, kind: bytes = b"0", target: str = ""
+    name: str, text: str = "", mode: int = 0o644, kind: bytes = b"0", target: str = ""
 ) -> Entry:
     """Return a new entry, owned by root."""
-    info = tarfile.TarInfo(name)
+    content, info = text.encode("utf-8", "surrogateescape"), tarfile.TarInfo(name)
     info.size, info.mode, info.type, info.linkname = len(content), mode, kind, target
     return of_info(info, io.BytesIO(content))
 
@@ -112,11 +111,6 @@ def of_info(info: tarfile.TarInfo, content: Optional[IO[bytes]], is_gnu: bool = 
     """Return an entry as tarfile describes it, with a header in POSIX's form or GNU's."""
     size = info.size if content else 0
     return Entry(clean(info.name), info.type, size, _header(info, is_gnu), content or io.BytesIO())
-
-
-def target(link: Entry) -> str:
-    """Return the name of the file that a hard link is linked to."""
-    return clean(parsed(link).linkname)
 
 
 def copied(original: Entry, name: str) -> Entry:

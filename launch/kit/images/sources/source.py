@@ -12,9 +12,6 @@ from kit.base.progress import Count
 from kit.images.tarstream import Entry
 from kit.registry.oci import Config
 
-# A function of this build's label and a count.
-Files = Callable[[str, Count], AbstractContextManager[Iterator[Entry]]]
-
 
 @dataclass(frozen=True)
 class Source:
@@ -26,6 +23,7 @@ class Source:
     needs: int  # bytes that its file may take
     config: Config
     origin: dict[str, Any]
-    files: Optional[Files]
+    # A function of this build's label and a count.
+    files: Optional[Callable[[str, Count], AbstractContextManager[Iterator[Entry]]]]
     squashfs: Optional[Path] = None  # a file to copy, instead of `files`
     architecture: str = ""  # as images name it: arm64; empty for this machine's
