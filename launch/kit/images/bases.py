@@ -64,10 +64,7 @@ def pin(
 
 
 def check(pinned: dict[str, str], identity: Callable[[str], str]) -> None:
-    """Raise KitError if an engine's own base was replaced since it was pinned.
-
-    The image would get a name that was made for another base.
-    """
+    """Raise KitError if an engine's own base was replaced: the image is named for the other."""
     for base, digest in pinned.items():
         if digest.startswith(LOCAL) and digest != LOCAL + identity(base):
             raise KitError(f"{base} was replaced while the image was built", "build again")

@@ -31,10 +31,7 @@ class BuilderOptions(NamedTuple):
         return [*words, *["--no-cache"] * self.no_cache, *self.words]
 
     def architecture(self) -> str:
-        """Return that of `platform`, "" where it is not given.
-
-        Raise UsageError if it is no platform of Linux.
-        """
+        """Return that of `platform`, "" for None. Raise UsageError if it is none of Linux."""
         if not self.platform:
             return ""
         system, name, *_ = [*self.platform.split("/"), ""]
@@ -46,12 +43,8 @@ class BuilderOptions(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """Return what decides the image's content. Of secrets that is the name, never the value."""
         ids = sorted(_parts(secret).get("id", "") for secret in self.secrets)
-        found = {
-            "secrets": ids,
-            "target": self.stage,
-            "platform": self.platform,
-            "options": list(self.words),
-        }
+        found = {"secrets": ids, "target": self.stage, "platform": self.platform}
+        found["options"] = list(self.words)
         return {name: value for name, value in found.items() if value}
 
 
@@ -83,10 +76,7 @@ def _parts(secret: str) -> dict[str, str]:
 
 
 def _secret(secret: str) -> str:
-    """Return a secret with its file's absolute path: the engine starts in another folder.
-
-    Raise UsageError if it is no secret.
-    """
+    """Return a secret with an absolute path, since engines start elsewhere, or raise UsageError."""
     parts = _parts(secret)
     named = [name for name in ("src", "source", "env") if parts.get(name)]
     if not parts.get("id") or len(named) > 1 or set(parts) - {"id", "src", "source", "env", "type"}:

@@ -22,8 +22,6 @@ FILES = tuple(dict.fromkeys(engine.recipe_files[0] for engine in ENGINES.values(
 
 
 class Choice(NamedTuple):
-    """A recipe, and the engine that builds it."""
-
     engine: Engine
     file: Path
     folder: Path  # the recipe's paths are relative to it

@@ -13,8 +13,6 @@ SHOWN = 8  # differences
 
 
 class Frozen(NamedTuple):
-    """The bases and packages of an earlier build."""
-
     file: Path
     bases: dict[str, str]
     packages: dict[str, str]  # name: version

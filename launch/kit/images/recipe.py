@@ -32,8 +32,6 @@ PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe with its arguments."""
-
     name: str
     file: Path
     folder: Path  # holds the files that the recipe takes in
@@ -78,10 +76,7 @@ class Recipe:
         return {**recipe_formats.of_platform(self.options.platform), **defaults, **self.arguments}
 
     def _pattern(self, word: str, line: int) -> str:
-        """Return the pattern of files that a word means.
-
-        It is the whole folder if only the engine knows a variable's value, as for an ENV.
-        """
+        """Return the pattern of files that a word means, or "." if only the engine can know it."""
         if not self.parts.is_dockerfile:
             return self.expand(word, line).lstrip("/")
         known, unsure = self._known(self.parts.arguments), self.parts.unsure
@@ -92,10 +87,7 @@ class Recipe:
         return "." if "$" in found else found.lstrip("/")
 
     def files(self) -> list[str]:
-        """Return the files and folders that the recipe copies, relative to its folder.
-
-        Folders end with a /. Without what .dockerignore names, and without keys.
-        """
+        """Return what the recipe copies from its folder, but for keys; folders end with a /."""
         return self._sort_files()[0]
 
     def _sort_files(self) -> tuple[list[str], list[str], list[str]]:
@@ -170,10 +162,7 @@ class Recipe:
         return found
 
     def digest(self, pinned: dict[str, str], contents: Optional[dict[str, str]] = None) -> str:
-        """Return a digest of all inputs: equal digests mean equal images.
-
-        pinned: the digests of the bases.
-        """
+        """Return a digest of all inputs, with those of the bases: equal ones mean equal images."""
         facts = {
             "recipe": self.text,
             "files": contents or self.contents(),
@@ -253,10 +242,7 @@ def load(file: Path, folder: Path, name: str, request: BuildRequest) -> Recipe:
 
 
 def requirements(project: Path) -> Optional[Path]:
-    """Return the project's requirements.txt, if there is one.
-
-    Raise UsageError if it holds a token: whoever gets the image could read it.
-    """
+    """Return the project's requirements.txt, if any. Raise UsageError if it holds a token."""
     file = project / "requirements.txt"
     if not file.is_file():
         return None

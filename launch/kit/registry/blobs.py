@@ -34,7 +34,6 @@ class Extent(NamedTuple):
     size: int
 
     def chunks(self) -> Generator[bytes, None, None]:
-        """Yield the content."""
         left = self.size
         with self.path.open("rb") as file:
             file.seek(self.offset)
@@ -86,7 +85,6 @@ class Blobs:
         return Extent(self.path, member.offset_data, member.size)
 
     def read(self, name: str) -> bytes:
-        """Return a file's content."""
         return b"".join(self.find(name).chunks())
 
     def json(self, name: str, digest: str = "") -> Any:

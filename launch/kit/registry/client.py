@@ -38,8 +38,6 @@ AGAIN = "try again; where that does not help, have the image pushed again"
 
 
 class Reference(NamedTuple):
-    """An image's name."""
-
     registry: str
     repository: str
     version: str  # a digest or a tag
@@ -85,10 +83,7 @@ def resolve(reference: str, note: Note = silent) -> str:
 
 
 def open_image(reference: str, note: Note = silent, *, wanted: str = "") -> oci.Image:
-    """Return the image for an architecture; `wanted`: "" is this machine's.
-
-    Its layers are downloaded when they are read.
-    """
+    """Return the image for an architecture ("": this machine's). Reading a layer downloads it."""
     image = parse(reference)
     registry = image.open(note)
     digest, manifest = _manifest(registry, image.version)

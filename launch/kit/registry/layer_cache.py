@@ -30,8 +30,6 @@ OURS = r"[0-9a-f]{64}|\.[0-9a-f]{64}\.\w+\.partial"
 
 
 class CachedLayer(NamedTuple):
-    """A file of the cache."""
-
     path: Path
     bytes: int
     used_s: float  # seconds since 1970

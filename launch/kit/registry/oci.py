@@ -58,8 +58,6 @@ class Config(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One layer of an image."""
-
     digest: str  # "sha256:..." of the chunks, "" if it is not known
     size: int  # bytes of all chunks
     chunks: Callable[[], Generator[bytes, None, None]]  # of a tar, maybe packed by gzip or zstd
@@ -112,10 +110,7 @@ def machine(wanted: str) -> str:
 
 
 def fitting(index: dict[str, Any], where: str, wanted: str = "") -> list[dict[str, Any]]:
-    """Return the index's entries for an architecture, then those that name no platform.
-
-    Raise KitError if there are none. `wanted`: "" is this machine's.
-    """
+    """Return the index's entries for an architecture, then those that name no platform."""
     entries = index.get("manifests") or []
     fits = ("", f"linux/{wanted or architecture()}")
     found = [entry for entry in entries if _platform(entry) in fits]
@@ -189,10 +184,7 @@ def _docker_archive(blobs: Blobs, reference: str, wanted: str) -> Image:
 
 
 def _saved_layer(place: Extent, name: str, diff_id: str) -> Layer:
-    """Return a layer with the digest in its name, or, if it is not compressed, with its diff_id.
-
-    A diff_id is the digest of the uncompressed layer.
-    """
+    """Return a layer with the digest in its name, or of an uncompressed one, which is diff_id."""
     if name.startswith("blobs/sha256/"):
         return Layer(f"sha256:{posixpath.basename(name)}", place.size, place.chunks)
     is_compressed = next(place.chunks(), b"").startswith(COMPRESSED)

@@ -22,10 +22,7 @@ AGAIN = "get the image again; where that does not help, have it built and pushed
 
 
 def tar(layer: Layer, label: str, count: Count) -> Generator[bytes, None, None]:
-    """Yield the layer's tar in pieces. `label` names the layer in errors.
-
-    `count` gets the number of bytes of each piece of the blob.
-    """
+    """Yield the layer's tar in pieces, and count the blob's bytes. `label` names it in errors."""
     with closing(layer.chunks()) as blob:
         chunks = _checked(blob, layer, label, count)
         first = next(chunks, b"")

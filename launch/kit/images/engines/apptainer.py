@@ -27,8 +27,6 @@ UNSET = ("BIND", "BINDPATH", "MOUNT", "NV", "ROCM", "CONTAIN", "OVERLAY", "WORKD
 
 
 class Apptainer(Rootless):
-    """Builds a folder, without root."""
-
     name, recipe_files = "apptainer", ("image.def", "Dockerfile")
     # With ids of /etc/subuid, a chown gives files to users that this one is not: it could neither
     # read nor remove them. In the image, all files are root's.
@@ -78,10 +76,8 @@ def _environment(place: Path, base: tuple[str, ...], definition: str) -> tuple[s
             own[name] = item
     found = []
     for item in _variables(place):
-        if not item or item.startswith(NOT_THE_IMAGES):
-            continue
         item = item.replace(f":{LIBRARIES}", "")
-        if item == f"LD_LIBRARY_PATH={LIBRARIES}":
+        if item in ("", f"LD_LIBRARY_PATH={LIBRARIES}") or item.startswith(NOT_THE_IMAGES):
             continue
         if item == "LANG=C" and "LANG" not in own:
             continue  # --cleanenv sets it before the image can

@@ -83,8 +83,6 @@ def _make_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Copying:
-    """Copies files and folders of one step."""
-
     step: CopyStep
     origin: Path
 

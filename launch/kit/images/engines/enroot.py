@@ -29,8 +29,6 @@ MOUNTS = """\
 
 
 class Enroot(Rootless):
-    """Builds in a container of the base, without root."""
-
     name, recipe_files = "enroot", ("image.enroot.sh", "Dockerfile")
     left = (".lock",)
 

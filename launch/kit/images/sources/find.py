@@ -66,7 +66,6 @@ def _of_engine(name: str, reference: str, target: str) -> Source:
 
 
 def _of_layers(image: oci.Image, reference: str, target: str) -> Source:
-    """Return an image of layers as a source."""
     # Layers are compressed already, but for a docker archive's: the file needs about their size.
     size = sum(layer.size for layer in image.layers)
     return Source(
