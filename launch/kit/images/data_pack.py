@@ -23,10 +23,7 @@ FIX = (
 
 
 def pack(folder: Path, target: Path, note: Note) -> int:
-    """Write the files of a folder to a new squashfs file. Return its size in bytes.
-
-    Raise KitError if not all of them are in it; then there is no such file.
-    """
+    """Write all files of a folder to a new squashfs file, or raise KitError. Return its bytes."""
     _check(folder, target)
     partial = target.with_name(f".{target.name}.unfinished")
     try:

@@ -45,7 +45,8 @@ class ImagePython:
             text = self._start(runtime, folder, request, mounts)
             if (folder / ANSWER).exists():
                 return safe_read.mapping(folder / ANSWER)
-            said.append(f"{runtime}:\n{_last(text)}" if text.strip() else f"{runtime}: no answer")
+            lines = text.strip().splitlines()[-_LINES:]
+            said.append("\n  ".join([f"{runtime}:", *lines]) if lines else f"{runtime}: no answer")
             if (folder / _STARTED).exists():  # the image works, and its Python does not
                 break
         raise self._cannot_start(candidates, said)
@@ -132,7 +133,3 @@ def _able(plan: Plan) -> dict[str, Plugin]:
 def _scratch(of_nodes: str) -> str:
     """Return the nodes' scratch folder if this machine has it, too; else the scripts take /tmp."""
     return of_nodes if os.path.isdir(of_nodes) and os.access(of_nodes, os.W_OK | os.X_OK) else ""
-
-
-def _last(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.strip().splitlines()[-_LINES:])

@@ -47,8 +47,7 @@ def kept(folder: Path) -> list[ImageFile]:
     found = []
     for path, record in records.items():
         file = _image_file(path)
-        is_kits = file and record.get("file") == file.name and {"kit", "digest"} <= record.keys()
-        if not file or not is_kits:
+        if not file or record.get("file") != file.name or not {"kit", "digest"} <= record.keys():
             continue
         facts, name = file.stat(), str(record.get("name"))
         runs = users.get(os.path.realpath(file), {})

@@ -39,7 +39,7 @@ def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes])
     else:
         inodes, packages = _stream(tool, complete, target, log)
     _check_complete(target, inodes)
-    if tool.ignores_root_time:
+    if tool.name == "mksquashfs" and not tool.unpacks:  # the root has the time of the packing
         _date_root(target)
     return packages
 

@@ -38,11 +38,6 @@ class Packer(NamedTuple):
     unpacks: bool = False  # it reads no tar stream: the files must lie in a folder
     version: str = ""  # as it says it itself
 
-    @property
-    def ignores_root_time(self) -> bool:
-        """Return whether the root of its files has the time of the packing."""
-        return self.name == "mksquashfs" and not self.unpacks
-
     def stream(self, target: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
         """Return the tool, which waits for a tar stream.
 

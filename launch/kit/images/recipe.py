@@ -185,13 +185,11 @@ class Recipe:
             base = self.expand(word, line)
             if pinned.get(base, "").startswith("sha256:") and base not in known.values():
                 lines[line - 1] = lines[line - 1].replace(word, at_digest(base, pinned[base]), 1)
-        arguments = dict(self.arguments)
-        for name, value in known.items():
-            if pinned.get(value):
-                arguments[name] = at_digest(value, pinned[value])
+        found = {name: pinned[value] for name, value in known.items() if pinned.get(value)}
+        exact = {name: at_digest(known[name], digest) for name, digest in found.items()}
         text = "".join(lines)
         parts = recipe_formats.read(self.file.name, text)
-        return replace(self, text=text, parts=parts, arguments=arguments)
+        return replace(self, text=text, parts=parts, arguments={**self.arguments, **exact})
 
     def lay_out(self, target: Path, note: Note = silent) -> Path:
         """Copy or link the recipe and its files to a folder. Return the recipe's place there."""
