@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-NAME = re.compile(r"[A-Za-z_]\w*|[0-9]+|[@*#?$!-]", re.ASCII)  # as a shell has them
+NAME = r"[A-Za-z_]\w*|[0-9]+|[@*#?$!-]"  # as a shell has them
 
 
 def split(text: str, escape: str) -> list[str]:
@@ -41,10 +41,13 @@ class _Reader:
         self.text, self.values, self.escape = text, values, escape
         self.place = 0
 
-    def take(self) -> str:
-        """Return the next character, "" at the end."""
-        self.place += 1
-        return self.text[self.place - 1 : self.place]
+    def take(self, pattern: str = ".") -> str:
+        """Return what matches the pattern next, "" for something else and at the end."""
+        found = re.compile(pattern, re.ASCII | re.DOTALL).match(self.text, self.place)
+        if not found:
+            return ""
+        self.place = found.end()
+        return found[0]
 
     def read(self, end: str) -> str:
         """Return what comes before the character `end`, or all that is left."""
@@ -53,51 +56,37 @@ class _Reader:
             if character == end:
                 return found
             if character == "'" and end != '"':
-                found += self.quoted()
+                found += self.take("[^']*")
+                if not self.take("'"):
+                    raise ValueError("a ' is missing")
             elif character == '"':
                 found += self.read('"')
             elif character == "$":
                 found += self.variable()
             elif character == self.escape:
-                found += self.escaped(is_quoted=end == '"')
+                following = self.take()
+                is_plain = end == '"' and following not in ('"', "$", self.escape)
+                found += character + following if is_plain else following
             else:
                 found += character
         if end:
             raise ValueError(f"a {end} is missing")
         return found
 
-    def quoted(self) -> str:
-        text, quote, self.text = self.text[self.place :].partition("'")
-        self.place = 0
-        if not quote:
-            raise ValueError("a ' is missing")
-        return text
-
-    def escaped(self, is_quoted: bool) -> str:
-        following = self.take()
-        is_plain = is_quoted and following not in ('"', "$", self.escape)
-        return self.escape + following if is_plain else following
-
     def variable(self) -> str:
-        is_braced = self.text[self.place : self.place + 1] == "{"
-        self.place += is_braced
-        found = NAME.match(self.text, self.place)
-        if not found:
-            if is_braced:
-                raise ValueError("${ has no name behind it")
-            return "$"
-        self.place = found.end()
-        return self.alternative(found[0]) if is_braced else self.values.get(found[0], "")
-
-    def alternative(self, name: str) -> str:
-        """Return the value of ${NAME...}, whose name has been read."""
-        value, sign = self.values.get(name), self.take()
+        """Return the value of a variable, whose $ has been read."""
+        is_braced, name = self.take("{"), self.take(NAME)
+        value = self.values.get(name)
+        if not is_braced:
+            return (value or "") if name else "$"
+        if not name:
+            raise ValueError("${ has no name behind it")
+        sign = self.take(":?[-+]|}")
         if sign == "}":
             return value or ""
-        is_set = value is not None
-        if sign == ":":
-            is_set, sign = bool(value), self.take()
-        if sign not in ("-", "+"):
+        if not sign:
             raise ValueError(f"${{{name}...}} has another form than ${{{name}:-...}} or :+")
-        other = self.read("}")
-        return (other if is_set else "") if sign == "+" else (value or "" if is_set else other)
+        other, is_set = self.read("}"), bool(value) if ":" in sign else value is not None
+        if "+" in sign:
+            return other if is_set else ""
+        return (value or "") if is_set else other
