@@ -34,12 +34,9 @@ class Frozen(NamedTuple):
         self, what: str, expected: dict[str, str], found: dict[str, str], fix: str
     ) -> None:
         """Raise KitError if the two differ, with the names and both values."""
-        names = sorted(expected.keys() | found.keys())
-        pairs = ((name, found.get(name), expected.get(name)) for name in names)
         differ = [
-            f"{name} {new or 'missing'} (was {old or 'missing'})"
-            for name, new, old in pairs
-            if new != old
+            f"{name} {found.get(name) or 'missing'} (was {expected.get(name) or 'missing'})"
+            for name in sorted({name for name, _ in expected.items() ^ found.items()})
         ]
         if not differ:
             return
