@@ -90,24 +90,25 @@ def _logs(run: Run) -> tuple[NcclNetwork, list[LogEnd]]:
 
 def _show_tasks(shown: Status) -> None:
     """Print a line for each task, with its values."""
-    names = array_status.sweep_values(shown.run)
+    measured = list(_measured_tasks(shown))
+    names = dict.fromkeys(name for _, values in measured for name in values)
     rows = [("TASK", "STATE", *names, "TIME", "")]
-    for item, values in _measured_tasks(shown):
+    for item, values in measured:
         mine = [values.get(name, "")[:40] for name in names]
-        number = str(item.run.task)
         detail = array_status.failure(item)
-        rows.append((number, item.state, *mine, _time(item), detail))
+        rows.append((str(item.run.task), item.state, *mine, _time(item), detail))
     tables.show(rows)
 
 
 def _measured_tasks(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
     """Yield each task with its values and what it used: the history has the whole array alone."""
-    gpus = run_dir.recorded_plan(shown.run.paths.folder).layout.gpus_per_node
-    for task, values in array_status.tasks_with_values(shown):
+    plan = run_dir.recorded_plan(shown.run.paths.folder)
+    gpus, sweep = plan.layout.gpus_per_node, plan.program.sweep
+    for place, task in enumerate(array_status.tasks(shown)):
         if not task.active and task.run.id:
             used = usage.of_job(task.run.paths, task.run.id, gpus, None)
             task = task._replace(run=replace(task.run, usage=used))
-        yield task, values
+        yield task, {name: column[place] for name, column in sweep if place < len(column)}
 
 
 def run_json(run: Run) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import UsageError
 from kit.base.formats import first, spans
-from kit.runs import history, job_chain, job_status, log_outcome, lookup, run_dir
+from kit.runs import history, job_chain, job_status, log_outcome, lookup
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_choice import LogChoice
@@ -178,27 +177,11 @@ def _state(found: tuple[Status, ...]) -> str:
     )
 
 
-def sweep_values(run: Run) -> dict[str, list[str]]:
-    """Return {name: its value for each task} of a sweep."""
-    sweep = run_dir.recorded_plan(Path(run.folder)).program.sweep
-    return {name: list(values) for name, values in sweep}
-
-
 def task(shown: Status, which: Optional[int]) -> Status:
     """Return the status of one task of an array, by its number; without one that of the run."""
     if which is None:
         return shown
     return next(each for each in tasks(shown) if each.run.task == which)
-
-
-def tasks_with_values(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
-    """Yield each task with its values of a sweep."""
-    columns = sweep_values(shown.run)
-    for place, task in enumerate(tasks(shown)):
-        yield (
-            task,
-            {name: column[place] for name, column in columns.items() if place < len(column)},
-        )
 
 
 def failure(task: Status) -> str:
