@@ -27,11 +27,15 @@ def ask(word: str, request: str, task: Optional[int] = None) -> str:
     policy = run_dir.recorded_plan(Path(run.folder)).policy
     on_preempt = policy.on_preempt
     _refuse(run, request, on_preempt)
-    if sharing.is_own(run.folder):
-        _write(run, request)
-        _wake(run)
-    else:
-        _leave(run, request, policy.share)
+    try:
+        if sharing.is_own(run.folder):
+            replace.text(run.paths.request(run.id), f"{request}\n")
+            _wake(run)
+        else:
+            _leave(run, request, policy.share)
+    except FileNotFoundError:
+        fix = f"ask again in a moment; where it is: kit status {run.id}"
+        raise KitError(f"{run} has only just begun", fix) from None
     if request == CHECKPOINT:
         return f"{run} was asked for a checkpoint; its ranks start again from it"
     if on_preempt == "requeue":
@@ -51,19 +55,6 @@ def _refuse(run: Run, request: str, on_preempt: str) -> None:
         raise KitError(problem, "let the program handle SIGUSR1: `on_preempt: checkpoint`")
 
 
-def _write(run: Run, request: str) -> None:
-    """Replace the file for which the batch script looks, in one step."""
-    try:
-        replace.text(run.paths.request(run.id), f"{request}\n")
-    except FileNotFoundError:
-        raise _early(run) from None
-
-
-def _early(run: Run) -> KitError:
-    fix = f"ask again in a moment; where it is: kit status {run.id}"
-    return KitError(f"{run} has only just begun", fix)
-
-
 def _leave(run: Run, request: str, share: str) -> None:
     """Leave another user's run a request, for which its batch script looks by itself."""
     whose = sharing.owner_name(run.folder)
@@ -72,8 +63,6 @@ def _leave(run: Run, request: str, share: str) -> None:
         raise KitError(problem, f"ask {whose}")
     try:
         sharing.leave_request(run.paths.requests(run.id), request)
-    except FileNotFoundError:
-        raise _early(run) from None
     except PermissionError:
         group = sharing.group(run.paths.log)
         problem = f"{run} belongs to {whose}, who shares it with the group {group}"
