@@ -56,16 +56,18 @@ def _find(word: str, task: Optional[int]) -> tuple[Run, Optional[int]] | KitErro
 def _cancel(found: Status, number: Optional[int]) -> str:
     run = found.run
     sharing.refuse_others(run.folder, "cancel it")
-    if run.is_unsettled:
-        return _give_up(run)
+    if run.is_unsettled:  # its submission was cut off
+        if arrived := submit.give_up(run):
+            return _cancel_jobs(arrived, {arrived.id})
+        return f"{run.name} was never submitted, and will not be"
     _refuse_unknown(found)
     if not found.active:
         return f"{run} has ended: {found.state}"
     if run.local:
         return _end_here(run)
-    _cancel_job(found)
-    secret_file.forget(Path(run.folder), number)  # a job that waits would not do that itself
-    return f"{run} is being cancelled"
+    # Of an array, tasks that others go on for have another array's id.
+    active = {item.run.id.rpartition("_")[0] for item in found.tasks if item.active}
+    return _cancel_jobs(run, active or {run.id}, number)
 
 
 def _refuse_unknown(found: Status) -> None:
@@ -79,15 +81,13 @@ def _refuse_unknown(found: Status) -> None:
         raise KitError(problem, f"look for it: squeue --me, sacct -j {run.id}")
 
 
-def _cancel_job(found: Status) -> None:
-    run = found.run
+def _cancel_jobs(run: Run, job_ids: set[str], number: Optional[int] = None) -> str:
     with slurm.at(run.asked_of):
-        # Of an array, tasks that others go on for have another array's id.
-        active = {item.run.id.rpartition("_")[0] for item in found.tasks if item.active}
-        job_ids = active or {run.id}
         for job_id in job_ids:
             slurm.cancel(job_id)
         history.note_cancelled(run, job_ids)
+    secret_file.forget(Path(run.folder), number)  # a job that waits would not do that itself
+    return f"{run} is being cancelled"
 
 
 def _end_here(run: Run) -> str:
@@ -102,15 +102,3 @@ def _end_here(run: Run) -> str:
     if not lookup.find(run.folder).state:
         history.ended(run, "CANCELLED", "by kit cancel")
     return f"{run} was ended"
-
-
-def _give_up(run: Run) -> str:
-    """Cancel a run whose submission was cut off."""
-    arrived = submit.give_up(run)
-    if not arrived:
-        return f"{run.name} was never submitted, and will not be"
-    with slurm.at(arrived.asked_of):
-        slurm.cancel(arrived.id)
-    history.note_cancelled(arrived, [arrived.id])
-    secret_file.forget(Path(arrived.folder))
-    return f"{arrived} is being cancelled"
