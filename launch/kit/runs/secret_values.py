@@ -51,29 +51,20 @@ def _value(
     if secret.source == "env":
         value = os.environb.get(os.fsencode(secret.at))
         if value is None:
-            problems.add(
-                secret.where,
-                f"{secret.at} is not set in the environment",
-                f"export {secret.at} before you submit, or name a file or a command for it",
-            )
+            fix = f"export {secret.at} before you submit, or name a file or a command for it"
+            problems.add(secret.where, f"{secret.at} is not set in the environment", fix)
         return value
     if secret.source == "command":
         return _output(secret, workdir, problems)
     entry = keyrings[secret.at].get(secret.name)
     if entry is None:
         if keyrings[secret.at]:
-            problems.add(
-                secret.where,
-                f"{secret.at} has no {secret.name}",
-                f"add a line `{secret.name}: VALUE` to it",
-            )
+            fix = f"add a line `{secret.name}: VALUE` to it"
+            problems.add(secret.where, f"{secret.at} has no {secret.name}", fix)
         return None
     if not isinstance(entry.value, str):
-        problems.add(
-            entry.where,
-            f"{secret.name} has no text for a value",
-            "write it on the same line; in quotes where it holds other than letters and digits",
-        )
+        fix = "write it on the same line; in quotes where it holds other than letters and digits"
+        problems.add(entry.where, f"{secret.name} has no text for a value", fix)
         return None
     return os.fsencode(entry.value)
 
@@ -81,23 +72,15 @@ def _value(
 def _check(secret: Secret, value: bytes, problems: Problems) -> None:
     """Note a problem for a value that no program can receive as a variable."""
     if not value:
-        problems.add(
-            secret.where,
-            f"the value of {secret.name} is empty ({_source(secret)})",
-            "give it one, or leave the secret out",
-        )
+        problem, fix = f"is empty ({_source(secret)})", "give it one, or leave the secret out"
     elif b"\0" in value:
-        problems.add(
-            secret.where,
-            f"the value of {secret.name} contains a NUL byte, which no program can receive",
-            "encode it: base64",
-        )
+        problem, fix = "contains a NUL byte, which no program can receive", "encode it: base64"
     elif len(value) > MOST_BYTES:
-        problems.add(
-            secret.where,
-            f"the value of {secret.name} has {len(value)} bytes, too many for a variable",
-            "give the job the name of a file that it reads",
-        )
+        problem = f"has {len(value)} bytes, too many for a variable"
+        fix = "give the job the name of a file that it reads"
+    else:
+        return
+    problems.add(secret.where, f"the value of {secret.name} {problem}", fix)
 
 
 def _source(secret: Secret) -> str:
@@ -110,22 +93,18 @@ def _source(secret: Secret) -> str:
 
 def _output(secret: Secret, workdir: str, problems: Problems) -> Optional[bytes]:
     """Return the output of a shell command without its last newline; its errors are not shown."""
-    fix = f"try it by itself: {secret.at}"
     try:
         code, output = _run(secret.at, workdir)
+        if not code:
+            return output[:-1] if output.endswith(b"\n") else output
+        problem = f"ended with exit code {code}"
     except OSError as error:
-        problem = f"the command for {secret.name} cannot be started: {error.strerror}"
-        problems.add(secret.where, problem, fix)
-        return None
+        problem = f"cannot be started: {error.strerror}"
     except subprocess.TimeoutExpired:
-        problem = f"the command for {secret.name} has not ended after {PATIENCE_S} s"
-        problems.add(secret.where, problem, fix)
-        return None
-    if code:
-        problem = f"the command for {secret.name} ended with exit code {code}"
-        problems.add(secret.where, problem, fix)
-        return None
-    return output[:-1] if output.endswith(b"\n") else output
+        problem = f"has not ended after {PATIENCE_S} s"
+    fix = f"try it by itself: {secret.at}"
+    problems.add(secret.where, f"the command for {secret.name} {problem}", fix)
+    return None
 
 
 def _run(command: str, workdir: str) -> tuple[int, bytes]:
@@ -200,32 +179,22 @@ def _keyring(secret: Secret, problems: Problems) -> dict[str, Located]:
             facts = os.fstat(file.fileno())
             text = file.read(yaml_source.MOST_BYTES + 1)
     except OSError as error:
-        problems.add(
-            secret.where,
-            f"the file for {secret.name}, {path}, cannot be read: {error.strerror}",
-            "check the path and the file's rights",
-        )
+        problem = f"the file for {secret.name}, {path}, cannot be read: {error.strerror}"
+        problems.add(secret.where, problem, "check the path and the file's rights")
         return {}
     mode = stat.S_IMODE(facts.st_mode)
     if len(text) > yaml_source.MOST_BYTES:
-        problems.add(
-            secret.where,
-            f"{path} is longer than {yaml_source.MOST_BYTES // 10**6} MB",
-            "name the file with the NAME: value lines",
-        )
+        problem = f"is longer than {yaml_source.MOST_BYTES // 10**6} MB"
+        fix = "name the file with the NAME: value lines"
     elif facts.st_uid != os.getuid():
-        problems.add(
-            secret.where,
-            f"{path} belongs to somebody else, who may have read and written it",
-            f"make one of your own: install -m 600 {path} NEW",
-        )
+        problem = "belongs to somebody else, who may have read and written it"
+        fix = f"make one of your own: install -m 600 {path} NEW"
     elif mode & 0o077:
+        problem = f"is open to others: its mode is {mode:04o}, not 0600"
         fix = f"chmod 600 {path}; and as others may have read it, ask for new secrets"
-        problems.add(
-            secret.where, f"{path} is open to others: its mode is {mode:04o}, not 0600", fix
-        )
     else:
         return _lines(secret, text, problems)
+    problems.add(secret.where, f"{path} {problem}", fix)
     return {}
 
 
@@ -236,18 +205,12 @@ def _lines(secret: Secret, text: bytes, problems: Problems) -> dict[str, Located
         root = yaml_source.compose(text.decode(), path)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        problems.add(
-            f"{path}{line}",
-            "this is not a line of YAML",
-            "write NAME: 'value', in quotes; a quote inside is doubled",
-        )
+        fix = "write NAME: 'value', in quotes; a quote inside is doubled"
+        problems.add(f"{path}{line}", "this is not a line of YAML", fix)
         return {}
     except (yaml.YAMLError, UnicodeDecodeError):
-        problems.add(
-            path,
-            "not all of this is UTF-8 text in NAME: value lines",
-            "take a command that prints the value, for a value that is not text",
-        )
+        fix = "take a command that prints the value, for a value that is not text"
+        problems.add(path, "not all of this is UTF-8 text in NAME: value lines", fix)
         return {}
     found = yaml_source.mapping(root, path, problems) if root else {}
     if not found:
