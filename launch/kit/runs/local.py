@@ -17,21 +17,15 @@ from kit.base.errors import UsageError
 from kit.plan.plan import Plan
 from kit.runs import history, local_processes, log_copy, log_outcome, run_dir, secret_file
 from kit.runs.history import Run
-from kit.runs.run_record import RunRecord
 from kit.slurm import numbers, task_numbers
 
 
-def note(plan: Plan, run: Path, task: Optional[int] = None) -> Run:
+def note(plan: Plan, run: Path, task: Optional[int] = None, *, is_shell: bool = False) -> Run:
     """Note a run before it has secrets, which the next command may have to remove."""
-    job_id = new_id(task)
+    job_id, host = new_id(task), os.uname().nodename
     # Before the history names it: by its record, others see that it lives.
-    run_dir.update(run, {"job_id": job_id, **this_process()})
-    return history.new(run, plan, job_id, local=True)
-
-
-def this_process() -> RunRecord:
-    """Return what a record says of the kit that runs it."""
-    return {"local": True, "pid": os.getpid(), "host": os.uname().nodename}
+    run_dir.update(run, {"job_id": job_id, "local": True, "pid": os.getpid(), "host": host})
+    return history.new(run, plan, job_id, local=True, is_shell=is_shell)
 
 
 def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:

@@ -24,8 +24,7 @@ from kit.plan.plan import Plan
 from kit.plan.render import render
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, local, run_dir, secret_file
-from kit.runs.local import this_process
-from kit.runs.run_record import RunRecord
+from kit.runs.history import Run
 from kit.slurm import reasons
 
 PERIOD_S = 2.0
@@ -74,8 +73,9 @@ class Session:
 
     def __init__(self, plan: Plan, run: Path, task: Optional[int], say: Note) -> None:
         self.plan, self.run, self.task, self.say = plan, run, task, say
-        self.job_id = ""
-        self.cluster = ""  # of the job, where it is not Slurm's own
+        self.noted: Run
+        self.job_id = ""  # of an allocation
+        self.cluster = ""  # of that job, where it is not Slurm's own
         self.hung_up = False
 
     def until_the_end(self, command: list[str]) -> int:
@@ -108,15 +108,6 @@ class Session:
     def end(self, code: int) -> int:
         raise NotImplementedError
 
-    def note(self, job_id: str, *, local: bool) -> None:
-        """Note the run, which other commands find from here on."""
-        self.job_id = job_id
-        known: RunRecord = {"job_id": job_id}
-        run_dir.update(self.run, {**known, **this_process()} if local else known)
-        # A cluster is named only where it is not the one of this machine's Slurm.
-        facts = {"local": local, "cluster": self.cluster, "is_member": bool(self.cluster)}
-        self.noted = history.new(self.run, self.plan, job_id, **facts, is_shell=True)
-
     def note_end(self, state: str, code: int) -> None:
         history.ended(self.noted, state, f"exit code {code}" if code else "")
 
@@ -125,8 +116,8 @@ class Local(Session):
     """On this machine, by the same scripts."""
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        self.note(local.new_id(self.task), local=True)
-        environment = local.environment(self.plan, self.job_id)
+        self.noted = local.note(self.plan, self.run, self.task, is_shell=True)
+        environment = local.environment(self.plan, self.noted.id)
         return subprocess.Popen(command, cwd=self.run, env=environment)
 
     def end(self, code: int) -> int:
@@ -156,7 +147,7 @@ class Allocated(Session):
             if not job:
                 continue
             if not self.job_id:
-                self.note(job_id, local=False)
+                self.note(job_id)
             if job.state not in ("PENDING", "CONFIGURING"):
                 return
             words = (
@@ -167,6 +158,14 @@ class Allocated(Session):
             if words != said:
                 self.say(f"job {job_id} waits: {words}; Ctrl-C gives up")
                 said = words
+
+    def note(self, job_id: str) -> None:
+        """Note the run, which other commands find from here on."""
+        self.job_id = job_id
+        run_dir.update(self.run, {"job_id": job_id})
+        # A cluster is named only where it is not the one of this machine's Slurm.
+        facts = {"cluster": self.cluster, "is_member": bool(self.cluster)}
+        self.noted = history.new(self.run, self.plan, job_id, **facts, is_shell=True)
 
     def clusters(self) -> list[str]:
         """Return the clusters that salloc may ask; "" is Slurm's own cluster."""
@@ -191,7 +190,7 @@ class Allocated(Session):
             logs := [path.name for path in paths.log.iterdir() if path.is_dir()]
         ):
             self.cluster = self.clusters()[0]
-            self.note(logs[0], local=False)  # it was over before kit asked
+            self.note(logs[0])  # it was over before kit asked
         if not paths.logs(self.job_id).is_dir() or not self.job_id:
             run_dir.give_up(self.run)  # nothing was started, so nothing is to be kept
             if self.hung_up:
