@@ -106,20 +106,20 @@ def rerun(
     """
     again = reruns.find(run)
     answer = submission.Answer(follow)
-    if noted := reruns.unsubmitted(again.folder):
+    if noted := reruns.unsubmitted(again.run):
         submission.finish(again.plan, noted, answer)
         return
-    if not again.is_local and submission.is_submitted_already(again.plan, answer):
+    if not again.run.local and submission.is_submitted_already(again.plan, answer):
         return
     plan = reruns.prepare(again, output, image)
-    name = again.folder.name
+    name = again.run.paths.folder.name
     said = f"the code and the scripts are those of {name}"
     if again.is_live:
         said = f"{name} had live code: this run uses {plan.program.workdir} as it is today"
     messages.note(said)
     folder = reruns.write(again, plan)
-    if again.is_local:
-        submission.start_here(plan, local_runs.note(plan, folder, again.task))
+    if again.run.local:
+        submission.start_here(plan, local_runs.note(plan, folder, again.run.task))
     else:  # what it waited for then has ended
         submission.hand_to_slurm(plan, folder, [], answer)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from kit import slurm
 from kit.base.errors import KitError, Problems, UsageError, warn
 from kit.base.quote import bash, sbatch
 from kit.config import image_files, plugins
@@ -29,20 +28,9 @@ from kit.runs.run_record import RunRecord
 class EarlierRun:
     """A run that is to start once more."""
 
-    folder: Path
+    run: Run  # by its record
     record: RunRecord
     plan: Plan  # as it was recorded
-
-    @property
-    def is_local(self) -> bool:
-        return self.record.get("local", False)
-
-    @property
-    def task(self) -> Optional[int]:
-        """Return the task of an array that a run on this machine was."""
-        job_id = self.record.get("job_id") or ""
-        number = job_id.partition("_")[2] if slurm.ID.fullmatch(job_id) else ""
-        return int(number) if number else None
 
     @property
     def is_live(self) -> bool:
@@ -54,13 +42,14 @@ def find(word: Optional[str]) -> EarlierRun:
     """Return the run that a job id, a path or a name means, with its plan."""
     folder = folder_of(word)
     record = run_dir.load(folder)
-    return EarlierRun(folder, record, _recorded_plan(folder, record))
+    run = history.from_record(str(folder), record)
+    return EarlierRun(run, record, _recorded_plan(folder, record))
 
 
-def unsubmitted(run: Path) -> Optional[Run]:
+def unsubmitted(run: Run) -> Optional[Run]:
     """Return the run if nobody heard that its job was submitted: then it is, as it was written."""
     known = (item for item in history.runs() if item.is_unsettled)
-    return next((item for item in known if item.folder == str(run)), None)
+    return next((item for item in known if item.folder == run.folder), None)
 
 
 def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) -> Plan:
@@ -76,7 +65,7 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
         container = replace(plan.container, image=absolute(image, Path.cwd()), made_file="")
         plan = replace(plan, container=container)
     plan = _with_image(plan, is_named=bool(image))
-    _check(plan, RunPaths(earlier.folder), is_live=earlier.is_live)
+    _check(plan, earlier.run.paths, is_live=earlier.is_live)
     return plan
 
 
@@ -84,7 +73,7 @@ def write(earlier: EarlierRun, plan: Plan) -> Path:
     """Create the new run directory from the old one, and return it."""
 
     def fill(folder: Path) -> None:
-        old, new = RunPaths(earlier.folder), RunPaths(folder)
+        old, new = earlier.run.paths, RunPaths(folder)
         _copy_scripts(old, new, plan.program.launcher)
         is_edited = _edit_scripts(new, earlier.plan, plan)
         new.log.mkdir()
@@ -235,7 +224,7 @@ def _copy(source: str | Path, target: str | Path) -> None:
 def _new_record(earlier: EarlierRun, plan: Plan, *, is_edited: bool) -> RunRecord:
     live: CodeRecord = {"live": True}
     now = run_record.new(plan, earlier.record.get("code", live))
-    own: RunRecord = {"kit": earlier.record.get("kit", ""), "rerun_of": str(earlier.folder)}
+    own: RunRecord = {"kit": earlier.record.get("kit", ""), "rerun_of": earlier.run.folder}
     if not earlier.is_live:
         own["git"] = earlier.record.get("git")
     if is_edited:
