@@ -22,8 +22,6 @@ from kit.runs.run_record import RunRecord
 from kit.runs.usage import Usage
 from kit.slurm import task_numbers
 
-_TIME = "%Y-%m-%dT%H:%M:%S"
-
 
 @dataclass(frozen=True)
 class Run:
@@ -232,9 +230,7 @@ def from_record(folder: str, record: RunRecord) -> Run:
 def _recorded_s(text: str) -> float:
     """Return a time of run.json in seconds since 1970; 0 if it is none."""
     with suppress(ValueError, OverflowError):
-        return max(0.0, datetime.strptime(text, f"{_TIME}%z").timestamp())
-    with suppress(ValueError, OverflowError):  # without an offset, it is this machine's time
-        return max(0.0, time.mktime(time.strptime(text[:19], _TIME)))
+        return max(0.0, datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp())
     return 0.0
 
 
