@@ -12,7 +12,7 @@ import pytest
 from kit import slurm
 from kit.base.errors import KitError
 from kit.cli import following, messages, submission
-from kit.runs import array_watch, history, job_status, job_watch, local, local_processes, log_copy, status
+from kit.runs import history, job_status, job_watch, local, local_processes, log_copy, status
 from kit.runs.history import Run
 from kit.runs.job_watch import Watch
 from kit.slurm import client
@@ -60,8 +60,8 @@ def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, f
         lambda: fake_slurm.answers(True),
         step("COMPLETED", "COMPLETED", "FAILED"),
     )
-    monkeypatch.setattr(array_watch, "time", clock)
-    found = array_watch.until_the_end(array, messages.say)
+    monkeypatch.setattr(job_watch, "time", clock)
+    found = job_watch.until_the_end(array, messages.say)
     assert (found.state, found.detail, found.active) == ("FAILED", "array of 3: 2 completed, 1 failed", False)
     assert capfd.readouterr().out.splitlines() == [
         "kit: x (5): array of 3: 3 pending; Priority: jobs of higher priority are before it",
@@ -73,10 +73,10 @@ def test_an_array_is_followed_by_its_summary_until_no_task_is_left(array: Run, f
 
 def test_a_controller_that_stays_away_ends_the_waiting(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
     clock = Clock(*[lambda: None] * 1000)
-    monkeypatch.setattr(array_watch, "time", clock)
+    monkeypatch.setattr(job_watch, "time", clock)
     fake_slurm.answers(False)
     with pytest.raises(KitError, match="Unable to contact slurm controller"):
-        array_watch.until_the_end(array, messages.say)
+        job_watch.until_the_end(array, messages.say)
     assert job_watch.PATIENCE_S < sum(clock.slept) <= job_watch.PATIENCE_S + 2 * job_watch.PERIOD_S * job_watch.IDLE
 
 
@@ -93,28 +93,28 @@ def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, mo
     clock = Clock(
         for_long(False), for_long(True), for_long(False), for_long(True), lambda: [fake_slurm.job(f"5_{n}", "COMPLETED", folder=array.folder) for n in range(3)]
     )
-    monkeypatch.setattr(array_watch, "time", clock)
-    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED"
+    monkeypatch.setattr(job_watch, "time", clock)
+    assert job_watch.until_the_end(array, messages.say).state == "COMPLETED"
 
 
 def test_an_array_of_which_slurm_does_not_speak_is_asked_of_again(array: Run, monkeypatch, capfd) -> None:
     answers = iter([job_status.Status(array, "UNKNOWN", "Slurm does not say", ""), job_status.Status(array, "COMPLETED", "all", "")])
     monkeypatch.setattr(status, "query", lambda runs: [next(answers)])
     clock = Clock(lambda: None)
-    monkeypatch.setattr(array_watch, "time", clock)
-    assert array_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [job_watch.PERIOD_S * job_watch.IDLE]
+    monkeypatch.setattr(job_watch, "time", clock)
+    assert job_watch.until_the_end(array, messages.say).state == "COMPLETED" and clock.slept == [job_watch.PERIOD_S * job_watch.IDLE]
     assert capfd.readouterr().out == "kit: x (5): all\n"
 
 
 def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(array: Run, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(array_watch, "until_the_end", lambda run, say: job_status.Status(run, "FAILED", "array of 3: 3 failed", ""))
+    monkeypatch.setattr(job_watch, "until_the_end", lambda run, say: job_status.Status(run, "FAILED", "array of 3: 3 failed", ""))
     with pytest.raises(KitError, match=r"x \(5\) FAILED: array of 3: 3 failed\n  fix: which tasks, and why: kit status 5"):
         following.see_off(array, follow_it=True)
 
     def interrupt(run: Run, say: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(array_watch, "until_the_end", interrupt)
+    monkeypatch.setattr(job_watch, "until_the_end", interrupt)
     with pytest.raises(SystemExit) as end:
         following.see_off(array, follow_it=True)
     assert end.value.code == 130 and capfd.readouterr().out == "kit: job 5 goes on; to end it: kit cancel 5; to follow it again: kit logs -f 5\n"
@@ -303,9 +303,9 @@ def test_slurm_is_asked_more_often_for_a_while_after_the_batch_script_wrote_some
 @pytest.mark.parametrize("timeout_s", [1, 20, 25])
 def test_a_wait_is_as_long_as_it_was_asked_to_be(timeout_s: float, array: Run, monkeypatch) -> None:
     clock = Clock(*[lambda: None] * 50)
-    monkeypatch.setattr(array_watch, "time", clock)
+    monkeypatch.setattr(job_watch, "time", clock)
     with pytest.raises(KitError, match=f"goes on after {timeout_s} s"):
-        array_watch.until_the_end(array, lambda words: None, timeout_s=timeout_s)
+        job_watch.until_the_end(array, lambda words: None, timeout_s=timeout_s)
     assert sum(clock.slept) == pytest.approx(timeout_s)
 
 
@@ -314,7 +314,7 @@ class MinuteOfWatching:
 
     def __init__(self, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s, self.slurm = 0.0, fake_slurm
-        for module in ("kit.cli.watch", "kit.runs.array_watch", "kit.runs.job_watch", "kit.runs.log_copy"):
+        for module in ("kit.cli.watch", "kit.runs.job_watch", "kit.runs.log_copy"):
             monkeypatch.setattr(f"{module}.time", self)
         monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
 

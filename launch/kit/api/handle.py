@@ -10,7 +10,7 @@ from typing import Optional
 from kit.diagnose.why import report
 from kit.diagnose.why.report import Report
 from kit.files import safe_read
-from kit.runs import array_status, array_watch, asking, cancelling, lookup, status
+from kit.runs import array_status, asking, cancelling, job_watch, lookup, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_choice import LogChoice
@@ -28,10 +28,7 @@ class RunHandle:
     @property
     def status(self) -> Status:
         """Return the run's status by Slurm and its logs, which are asked now."""
-        run = self._run()
-        if self.task is not None:
-            return status.of_task(run, self.task)
-        return _with_tasks(status.query([run])[0])
+        return _with_tasks(status.of_task(self._run(), self.task))
 
     def wait(self, timeout_s: Optional[float] = None) -> Status:
         """Return the status when the run has ended, with all tasks of an array.
@@ -39,7 +36,7 @@ class RunHandle:
         Raise KitError if the run goes on after `timeout_s` seconds. The run itself goes on then.
         """
         limit_s = math.inf if timeout_s is None else timeout_s
-        ended = array_watch.until_the_end(self._run(), lambda _: None, self.task, limit_s)
+        ended = job_watch.until_the_end(self._run(), lambda _: None, self.task, limit_s)
         return _with_tasks(ended)
 
     def logs(

@@ -13,7 +13,7 @@ from kit.base import signals
 from kit.base.errors import KitError, UsageError
 from kit.cli import messages
 from kit.plan.run_paths import RunPaths
-from kit.runs import array_watch, job_chain, log_copy, lookup, secret_file, status
+from kit.runs import job_chain, job_watch, log_copy, lookup, secret_file, status
 from kit.runs.history import Run
 from kit.runs.job_watch import Watch
 from kit.slurm import task_numbers
@@ -35,7 +35,7 @@ def _see_off_array(run: Run, *, follow_it: bool) -> None:
         print(f"  its {len(numbers)} tasks: kit status {run.id}; {one}")
         return
     try:
-        found = array_watch.until_the_end(run, messages.say)
+        found = job_watch.until_the_end(run, messages.say)
     except KeyboardInterrupt:
         _leave_alone(run.id)
     if found.state != "COMPLETED":

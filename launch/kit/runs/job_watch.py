@@ -1,4 +1,4 @@
-"""Follow a job: ask Slurm for its state from time to time, and report each change."""
+"""Follow a job or a run: ask for its state from time to time, and report each change."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Callable, Optional
 from kit import slurm
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
+from kit.runs import status
+from kit.runs.history import Run
+from kit.runs.job_status import Status
 
 PERIOD_S = 2.0
 IDLE = 5  # periods between two questions to Slurm about a job in which nothing happens
@@ -88,3 +91,35 @@ class Watch:
         is_reason = state.name == "PENDING" and state.reason not in ("", "None")
         reason = f" ({state.reason})" if is_reason else ""
         self.say(f"job {self.job_id} {state.name}{reason}")
+
+
+def until_the_end(
+    run: Run, say: Note, task: Optional[int] = None, timeout_s: float = math.inf
+) -> Status:
+    """Say each change of a run, and return its status, or that of its task, when it has ended.
+
+    Raise KitError where it goes on after `timeout_s` seconds.
+    """
+    said, answered_s = "", time.monotonic()
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            found = status.of_task(run, task)
+            if found.state == "UNKNOWN":
+                raise KitError(f"{run}: {found.detail}", f"later: kit status {run.id}")
+        except KitError:
+            if time.monotonic() - answered_s > PATIENCE_S:
+                raise
+        else:
+            answered_s = time.monotonic()
+            run = found.run if task is None else run
+            if found.detail != said:
+                said = found.detail
+                say(f"{run}: {said}")
+            if not found.active and found.state != "SUBMITTING":
+                return found
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            fix = f"where it is: kit status {run.id}"
+            raise KitError(f"{run} goes on after {timeout_s:g} s", fix)
+        time.sleep(min(period_s() * IDLE, left_s))  # many users wait at the same time
