@@ -34,11 +34,8 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
         problem = f"--after {words[0]} and the job's own {job_key} both say what to wait for"
         raise UsageError(problem, "keep one of them")
     given = [_wait(word) for word in words]
-    states = (
-        {item.run.folder: item for item in status.query([wait.run for wait in given])}
-        if ask
-        else {}
-    )
+    answers = status.query([wait.run for wait in given]) if ask else []
+    states = {item.run.folder: item for item in answers}
     waits, said = [], []
     for wait in given:
         found = states.get(wait.run.folder)

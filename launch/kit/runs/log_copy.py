@@ -75,15 +75,19 @@ class Tail:
                     self.said += line  # what other nodes say of it later is dropped
                 del self.held[words]
 
-    def _without_refusals(self, path: Path, data: bytes) -> bytes:
-        """Return data of a log without the lines in which a node says why it refused.
+    def _filtered(self, path: Path, data: bytes) -> bytes:
+        if path == self.batch:
+            self.said = (self.said + data)[-FIRST:]
+            return _STAND_IN.sub(b"", data)
+        data = self._without_refusals(path.stem, data)
+        return self.filters.setdefault(path, last_words.Filter()).without(data)
+
+    def _without_refusals(self, node: str, data: bytes) -> bytes:
+        """Return data of a node's log without the lines in which it says why it refused.
 
         They are held back, and dropped if the batch script then says them for all nodes.
         """
-        if path == self.batch:
-            self.said = (self.said + data)[-FIRST:]
-            return data
-        words = self._refusal_of(path.stem)
+        words = self._refusal_of(node)
         if not words:
             return data
         kept = []
@@ -94,11 +98,6 @@ class Tail:
             else:
                 self.held.setdefault(found, (time.monotonic(), line))
         return b"".join(kept)
-
-    def _filtered(self, path: Path, data: bytes) -> bytes:
-        if path == self.batch:
-            return _STAND_IN.sub(b"", data)
-        return self.filters.setdefault(path, last_words.Filter()).without(data)
 
     def _before_the_ending(self, data: bytes) -> int:
         """Return where the batch script says how it ends; the length of the data after a while."""
@@ -140,7 +139,7 @@ class Tail:
                     self.read[path] = start
                     is_cut_off = last and len(data) < log_files.PIECE and not data.endswith(b"\n")
                     data = data[:end] + b"\n" * is_cut_off
-                    self.write(self._filtered(path, self._without_refusals(path, data)))
+                    self.write(self._filtered(path, data))
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
 

@@ -20,7 +20,8 @@ def read(run: Run) -> tuple[str, str]:
     stopped, ends = events.last(found, "stopped_by"), events.last(found, "ends")
     state = stopped.text("state") if stopped else ""
     if state and slurm.is_active(state):  # Slurm's answer from the middle of it
-        return sentences.ended_by(_batch_text(run, found)), ""
+        log = log_files.tail(run.paths.batch_log(run.id), begin=events.log_begin(found))
+        return sentences.ended_by(log), ""
     if state and stopped and stopped.text("cause"):  # a rehearsal that stopped for its checkpoint
         return state, f"{stopped.text('problem')}; {stopped.text('fix')}"
     if state:
@@ -42,11 +43,6 @@ def read(run: Run) -> tuple[str, str]:
         return "COMPLETED", f"warning: {never_met.text('problem')}"
     restarts = sum(event.name == "restarting" for event in noted)
     return "COMPLETED", f"the ranks were started again: {restarts}" if restarts else ""
-
-
-def _batch_text(run: Run, found: list[events.Event]) -> str:
-    """Return the end of the batch script's log, of this attempt alone."""
-    return log_files.tail(run.paths.batch_log(run.id), begin=events.log_begin(found))
 
 
 def has_no_log(run: Run) -> bool:
