@@ -7,14 +7,16 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kit.files import typed_json
 from kit.plan.plan import Plan
 from kit.runs import history, run_dir, run_record
 from kit.runs.history import Run
+from kit.runs.run_record import RunRecord
 
 
 def plan_of(**values: Any) -> Plan:
     """A plan of two ranks on one node without a container; `values` are fields of its parts."""
-    record = run_record.read({"plan": {"layout": {}}}, [])
+    record = typed_json.read(RunRecord, {"plan": {"layout": {}}}, [])
     simple = {"name": "test", "nodes": 1, "processes_per_node": 1, "tasks_per_node": 1, "runtime": "none", "stage": "none", "launcher": "torchrun"}
     simple |= {"on_preempt": "none", "checkpoint_s": 120, "ready_timeout_s": 1200, "scratch": "/tmp", "cluster": "generic"}
     return changed(record["plan"], **{**simple, **values})

@@ -18,7 +18,9 @@ from kit import slurm
 from kit.base import formats, redact
 from kit.base.errors import UsageError
 from kit.cli import run_views
-from kit.runs import history, job_chain, job_status, local, log_files, log_outcome, lookup, run_record, status
+from kit.files import typed_json
+from kit.runs import history, job_chain, job_status, local, log_files, log_outcome, lookup, status
+from kit.runs.run_record import RunRecord
 
 import event_lines
 from plans import noted_run
@@ -392,7 +394,7 @@ def test_a_recorded_time_is_read_with_its_offset_wherever_this_machine_is(record
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert history.from_record("/x", run_record.read(dict(record), [])).created_s == created_s
+        assert history.from_record("/x", typed_json.read(RunRecord, record, [])).created_s == created_s
     finally:
         monkeypatch.undo()
         time.tzset()

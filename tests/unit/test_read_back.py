@@ -17,7 +17,8 @@ from kit.config import image_files
 from kit.files import dockerignore, safe_read, typed_json
 from kit.plan.plan import Plan
 from kit.registry import oci
-from kit.runs import diff, history, job_chain, run_dir, run_record
+from kit.runs import diff, history, job_chain, run_dir
+from kit.runs.run_record import RunRecord
 from kit.slurm import hostlist, task_numbers
 
 from plans import recorded
@@ -47,7 +48,7 @@ def kinds(kind: Any) -> st.SearchStrategy[Any]:
 def test_a_plan_is_read_back_as_it_was_written(plan: Plan) -> None:
     faults: list[str] = []
     written = json.loads(json.dumps(typed_json.plain({"kit": "1", "plan": plan})))
-    assert run_record.read(written, faults) == {"kit": "1", "plan": plan} and faults == []
+    assert typed_json.read(RunRecord, written, faults) == {"kit": "1", "plan": plan} and faults == []
 
 
 def test_what_a_record_lacks_is_empty_and_what_it_has_more_is_passed_over(run: Path) -> None:
@@ -64,7 +65,7 @@ def test_the_records_of_the_corpus_are_believed() -> None:
     assert len(records) > 80
     faults: list[str] = []
     for path in records:
-        run_record.read(json.loads(path.read_text()), faults)
+        typed_json.read(RunRecord, json.loads(path.read_text()), faults)
     assert faults == []
 
 
@@ -77,7 +78,7 @@ def test_every_field_of_a_plan_has_a_name_of_its_own_by_which_kit_diff_shows_it(
 def run(tmp_path: Path) -> Path:
     record = json.loads((ROOT / "tests/corpus/scancel/run.json").read_text())
     (tmp_path / "run").mkdir()
-    run_dir.save(tmp_path / "run", run_record.read(record, []))
+    run_dir.save(tmp_path / "run", typed_json.read(RunRecord, record, []))
     return tmp_path / "run"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -38,11 +37,10 @@ def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
     match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word)
     if not match:
         return None
-    arrays = [run for run in history.runs() if run.array]
-    known = [
-        run for run in arrays if run.id == match[1] or os.path.isdir(f"{run.folder}/log/{word}")
-    ]
-    return (known[-1], int(match[2])) if known else None
+    for run in reversed(history.runs()):
+        if run.array and (run.id == match[1] or run.paths.logs(word).is_dir()):
+            return run, int(match[2])
+    return None
 
 
 def split(run: Run) -> list[Run]:
@@ -55,14 +53,11 @@ def split(run: Run) -> list[Run]:
     ends = {
         known: state for state, text in run.ends.items() for known in task_numbers.numbers(text)
     }
-    ids = (
-        (number, job_chain.last_job(run.folder, f"{run.id}_{number}"))
-        for number in task_numbers.numbers(run.array)
-    )
-    return [
-        replace(run, id=job_id, array="", ends={}, state=ends.get(number, ""), usage=None)
-        for number, job_id in ids
-    ]
+    tasks = []
+    for number in task_numbers.numbers(run.array):
+        job_id, state = job_chain.last_job(run.folder, f"{run.id}_{number}"), ends.get(number, "")
+        tasks.append(replace(run, id=job_id, array="", ends={}, state=state, usage=None))
+    return tasks
 
 
 def chosen(run: Run, wanted: Optional[int]) -> list[Run]:
@@ -127,7 +122,7 @@ def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accou
     reasons = {item.detail for item in found if item.state == "PENDING"}
     if state == "PENDING" and len(reasons) == 1:
         detail = f"{detail}; {reasons.pop()}"
-    return Status(noted, state, detail, "", found)
+    return Status(noted, state, detail, tasks=found)
 
 
 def summary(found: tuple[Status, ...]) -> str:
@@ -152,10 +147,10 @@ def _query_task(
     run: Run, queue: job_status.Queue, accounts: job_status.Accounts, gone: bool
 ) -> Status:
     if run.state:
-        return Status(run, run.state, "", "")
+        return Status(run, run.state)
     found = job_status.query(run, queue, accounts)
     if found.state == "LOST" and gone and not _log(run).exists():
-        return Status(run, "CANCELLED", "before it started", "")
+        return Status(run, "CANCELLED", "before it started")
     return found
 
 
@@ -191,6 +186,4 @@ def failure(task: Status) -> str:
 
 def tasks(shown: Status) -> tuple[Status, ...]:
     """Return the status of each task; of an array that has ended, by the history."""
-    return shown.tasks or tuple(
-        Status(run, run.state or "LOST", "", "") for run in split(shown.run)
-    )
+    return shown.tasks or tuple(Status(run, run.state or "LOST") for run in split(shown.run))

@@ -19,8 +19,8 @@ OWN = frozenset(("LOST", "UNKNOWN", "SUBMITTING", "UNSUBMITTED"))
 class Status(NamedTuple):
     run: Run
     state: str  # as Slurm names it, or one of OWN
-    detail: str  # nodes, the reason for waiting, or why it failed
-    elapsed: str
+    detail: str = ""  # nodes, the reason for waiting, or why it failed
+    elapsed: str = ""
     tasks: tuple[Status, ...] = ()  # of a job array, while it is active
     elapsed_s: Optional[float] = None  # None where it has not started, or nobody knows
     limit_s: Optional[float] = None  # None without a limit
@@ -65,11 +65,11 @@ def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
         fix = "submit from a folder on a file system that every node sees"
         why = f"its nodes do not see {run.folder} (run-directory-missing): {fix}"
     if not state and history.is_cancelled(run):
-        return Status(run, "CANCELLED", "by kit cancel", "")
+        return Status(run, "CANCELLED", "by kit cancel")
     elapsed_s = numbers.seconds(job.elapsed) if job else None
     if state:
-        return Status(run, state, why, "", elapsed_s=elapsed_s)
-    return Status(run, "LOST", "neither Slurm nor its log says how it ended", "")
+        return Status(run, state, why, elapsed_s=elapsed_s)
+    return Status(run, "LOST", "neither Slurm nor its log says how it ended")
 
 
 def _newer(run: Run, queue: Queue) -> Optional[Run]:

@@ -104,7 +104,8 @@ def make(place: Path, fill: Callable[[Path], None]) -> Path:
         unfinished.rename(place)
         (place / _MARK).unlink()
     except BaseException as error:
-        _discard(unfinished)
+        with contextlib.suppress(OSError, KitError):  # what stays is swept later
+            remove.tree(unfinished, _UNFINISHED)
         if not isinstance(error, OSError):
             raise
         fix = "free space or quota: df -h, quota -s"
@@ -147,12 +148,6 @@ def _sweep(folder: Path) -> None:
                 path.rmdir()  # that kit had no time to mark it; where something is in it, it stays
             elif time.time() - (path / _MARK).lstat().st_mtime > DAY_S:
                 remove.tree(path, _UNFINISHED, _MARK)
-
-
-def _discard(unfinished: Path) -> None:
-    """Remove a folder that this process made, as far as it can be; the rest is swept later."""
-    with contextlib.suppress(OSError, KitError):
-        remove.tree(unfinished, _UNFINISHED)
 
 
 def give_up(run: Path) -> None:
@@ -198,7 +193,7 @@ def _own_names(run: Path, record: RunRecord) -> list[str]:
 def load(run: Path) -> RunRecord:
     """Return the record of a run. Raise KitError where it is not as kit writes it."""
     faults: list[str] = []
-    found = run_record.read(_content(run), faults)
+    found = typed_json.read(RunRecord, _content(run), faults)
     if faults:
         raise KitError(
             f"{RunPaths(run).record}: {faults[0]} has a value that kit does not write",
@@ -209,7 +204,7 @@ def load(run: Path) -> RunRecord:
 
 def load_sound(run: Path) -> RunRecord:
     """Return what can be believed of a record. Raise KitError where it cannot be read."""
-    return run_record.read(_content(run), [])
+    return typed_json.read(RunRecord, _content(run), [])
 
 
 def read_record(run: Path) -> RunRecord:

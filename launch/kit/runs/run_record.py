@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Optional, TypedDict
+from typing import Optional, TypedDict
 
 import kit
 from kit.config import inherit
@@ -56,11 +56,6 @@ def new(plan: Plan, code: CodeRecord) -> RunRecord:
         "code": code,
         "git": git_facts.find(plan.program.workdir, keyrings),
     }
-
-
-def read(content: dict[str, Any], faults: list[str]) -> RunRecord:
-    """Return the record of a run.json; what is wrong in it is empty, and named in `faults`."""
-    return typed_json.read(RunRecord, content, faults)
 
 
 def plan_of(record: RunRecord) -> Plan:

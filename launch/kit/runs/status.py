@@ -49,7 +49,7 @@ def _without_slurm(runs: list[Run]) -> dict[str, Status]:
     if len(unknown) == len(runs) or shutil.which("squeue"):
         return {}
     detail = "squeue is not installed here: ask on a login node of its cluster"
-    return {run.folder: Status(run, "UNKNOWN", detail, "") for run in unknown}
+    return {run.folder: Status(run, "UNKNOWN", detail) for run in unknown}
 
 
 def _is_slurms(run: Run) -> bool:
@@ -124,16 +124,16 @@ def _query_run(
     run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accounts]
 ) -> Status:
     if run.state:
-        return Status(run, run.state, run.why, "")
+        return Status(run, run.state, run.why)
     if run.local and run.id:
         return _local(run)
     if run.why and not run.id:
         detail = "Slurm has not said yet whether it has the job; ask again in a minute"
-        return Status(run, "SUBMITTING", detail, "")
+        return Status(run, "SUBMITTING", detail)
     if not run.id:
         secret_file.forget(Path(run.folder))
         how = f"to start it: kit rerun {os.path.basename(run.folder)}"
-        return Status(run, "UNSUBMITTED", f"Slurm has no job of it; {how}", "")
+        return Status(run, "UNSUBMITTED", f"Slurm has no job of it; {how}")
     if run.array:
         return array_status.query(run, queue, accounts)
     found = job_status.query(run, queue, accounts or {})
@@ -151,7 +151,7 @@ def _local(run: Run) -> Status:
     record = run_dir.read_record(Path(run.folder))
     host = record.get("host")
     if host and host != os.uname().nodename:
-        return Status(run, "UNKNOWN", f"it was started on {host}: ask there", "")
+        return Status(run, "UNKNOWN", f"it was started on {host}: ask there")
     if local_processes.has_kit(record, run.created_s):
         return Status(run, "RUNNING", "on this machine", so_far)
     if local_processes.find(run.id):
@@ -160,9 +160,9 @@ def _local(run: Run) -> Status:
         )
     state, why = log_outcome.read(run)
     if state:
-        return Status(history.ended(run, state, why), state, why, "")
+        return Status(history.ended(run, state, why), state, why)
     secret_file.forget(Path(run.folder))
-    return Status(run, "LOST", "kit was killed before its end", "")
+    return Status(run, "LOST", "kit was killed before its end")
 
 
 def recent(runs: list[Run]) -> list[Run]:
