@@ -10,7 +10,7 @@ import pytest
 from kit.api.handle import RunHandle
 from kit.diagnose.hang import hang, report
 from kit.plan.run_paths import RunPaths
-from kit.runs import history, log_copy, log_files
+from kit.runs import events, history, log_copy, log_files
 from kit.runs.log_choice import LogChoice, has_ranks
 
 import event_lines
@@ -81,7 +81,7 @@ def test_a_program_reads_all_attempts_or_one(run: history.Run) -> None:
 
 
 def test_status_tells_the_last_lines_of_the_last_attempt(run: history.Run) -> None:
-    assert [(end.name, end.exit_code, end.last_line) for end in log_files.ends(run.paths, "7")] == [
+    assert [(end.name, end.exit_code, end.last_line) for end in log_files.ends(run.paths, "7", events.read(run.paths.logs("7")))] == [
         ("node1", None, "node1 in 2"),
         ("rank0", 1, "rank 0 in 2"),
         ("rank1", None, "rank 1 in 2"),
@@ -97,7 +97,7 @@ def test_the_logs_of_a_run_whose_attempts_share_them_are_all_shown(run: history.
     shutil.rmtree(logs / "attempt2")
     assert kit_here("logs", "7", "--rank", "1").out == "rank 1 in 1\nrank 1 in 2\n"
     assert kit_here("logs", "7", "--errors").out == "rank 0 in 1\nrank 0 in 2\n"
-    assert [end.last_line for end in log_files.ends(run.paths, "7")] == ["node1 in 2", "rank 0 in 2", "rank 1 in 2"]
+    assert [end.last_line for end in log_files.ends(run.paths, "7", events.read(run.paths.logs("7")))] == ["node1 in 2", "rank 0 in 2", "rank 1 in 2"]
 
 
 def test_what_a_program_leaves_under_a_similar_name_is_no_attempt(run: history.Run) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from kit.plan.run_paths import RunPaths
-from kit.runs import last_words, log_copy, log_files
+from kit.runs import events, last_words, log_copy, log_files
 
 import event_lines
 
@@ -143,7 +143,7 @@ def test_a_nodes_last_line_is_none_of_torchruns_report(end: str, tmp_path: Path)
     event_lines.add(logs, "n2", "rank_ended", node="n2", rank=3, code=137, stopped=False)
 
     def shown() -> dict[str, str]:
-        return {each.name: each.last_line for each in log_files.ends(RunPaths(tmp_path), "7")}
+        return {each.name: each.last_line for each in log_files.ends(RunPaths(tmp_path), "7", events.read(logs))}
 
     gone = "[rank0] RuntimeError: Connection closed by peer"
     assert shown() == {"n1": gone, "n2": "[rank2] epoch 7", "n3": "(nothing yet)", "rank3": "(nothing)", "rank4": "(nothing yet)"}

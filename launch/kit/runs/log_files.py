@@ -81,13 +81,12 @@ class LogEnd(NamedTuple):
     last_line: str
 
 
-def ends(run: RunPaths, job_id: str, found: Optional[list[events.Event]] = None) -> list[LogEnd]:
-    """Return the ends of the logs of a job's last attempt, those of its nodes first."""
-    found = events.read(run.logs(job_id)) if found is None else found
+def ends(run: RunPaths, job_id: str, found: list[events.Event]) -> list[LogEnd]:
+    """Return the ends of the logs of an attempt, those of its nodes first, by its events."""
     # There may be 10,000 of them: only names are handled that need no look at the file system.
     place = str(run.attempt_logs(job_id, events.last_number(found)))
-    names = set(os.listdir(place)) if os.path.isdir(place) else set()
-    stems = sorted((name[: -len(".out")] for name in names if name.endswith(".out")), key=_order)
+    stems = [name[: -len(".out")] for name in safe_read.names(place) if name.endswith(".out")]
+    stems.sort(key=lambda stem: (stem.startswith("rank"), natural(stem)))
     codes = {f"rank{each.rank}": each.code for each in events.failed_ranks(found)}
     has_ended = events.last(found, "ends") is not None
     found_ends = []
@@ -96,8 +95,3 @@ def ends(run: RunPaths, job_id: str, found: Optional[list[events.Event]] = None)
         last = last_line(f"{place}/{stem}.out", nothing)
         found_ends.append(LogEnd(stem, codes.get(stem), last))
     return found_ends
-
-
-def _order(stem: str) -> tuple[bool, list[str]]:
-    """Return a key that sorts nodes before ranks, and numbers by their size."""
-    return stem.startswith("rank"), natural(stem)
