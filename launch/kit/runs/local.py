@@ -49,23 +49,20 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
             # As Slurm does: the scripts may have been killed, or have given up on ranks that go on.
             local_processes.end(noted.id)
     code = signals.shell_code(-stopper.received[0] if stopper.received else code)
-    state = "FAILED" if code else "COMPLETED"
+    noted_state, why = log_outcome.read(noted)
+    state, why = "COMPLETED", why or (f"exit code {code}" if code else "")
     if stopper.received:
-        state = "CANCELLED"
-    elif code and (limit.is_over or log_outcome.read(noted)[0] == "TIMEOUT"):
-        state = "TIMEOUT"
-    history.ended(noted, state, _why(noted, state, code, stopper.received))
+        state, why = "CANCELLED", f"by {_who_ended(noted, stopper.received[0])}"
+    elif code:
+        state = "TIMEOUT" if limit.is_over or noted_state == "TIMEOUT" else "FAILED"
+    history.ended(noted, state, why)
     return code
 
 
-def _why(run: Run, state: str, code: int, received: list[int]) -> str:
-    """Return why a run ended as it did, for the history."""
-    if received:
-        is_asked = history.is_cancelled(run)
-        name = "Ctrl-C" if received[0] == signal.SIGINT else signal.Signals(received[0]).name
-        return f"by {'kit cancel' if is_asked else name}"
-    said = log_outcome.read(run)[1] if state in ("FAILED", "COMPLETED", "TIMEOUT") else ""
-    return said or (f"exit code {code}" if code else "")
+def _who_ended(run: Run, received: int) -> str:
+    if history.is_cancelled(run):
+        return "kit cancel"
+    return "Ctrl-C" if received == signal.SIGINT else signal.Signals(received).name
 
 
 def _start(plan: Plan, noted: Run, log: IO[bytes]) -> subprocess.Popen[bytes]:
