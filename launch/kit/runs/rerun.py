@@ -77,7 +77,10 @@ def write(earlier: EarlierRun, plan: Plan) -> Path:
         _copy_scripts(old, new, plan.program.launcher)
         is_edited = _edit_scripts(new, earlier.plan, plan)
         new.log.mkdir()
-        _copy_folders(old, new, has_code=not earlier.is_live)
+        shutil.copytree(old.library, new.library, copy_function=_copy)
+        if not earlier.is_live:
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(old.code, new.code, symlinks=True, ignore=ignore, copy_function=_copy)
         run_dir.save(folder, _new_record(earlier, plan, is_edited=is_edited))
 
     return run_dir.make_run(plan, fill)
@@ -196,18 +199,6 @@ def _copy_scripts(old: RunPaths, new: RunPaths, launcher: str) -> None:
         elif name not in optional:
             fix = "the run cannot be repeated; submit the job again"
             raise KitError(f"{old.folder} has no {name}", fix)
-
-
-def _copy_folders(old: RunPaths, new: RunPaths, *, has_code: bool) -> None:
-    shutil.copytree(old.library, new.library, copy_function=_copy)
-    if has_code:
-        shutil.copytree(
-            old.code,
-            new.code,
-            symlinks=True,
-            ignore=shutil.ignore_patterns("__pycache__"),
-            copy_function=_copy,
-        )
 
 
 def _copy(source: str | Path, target: str | Path) -> None:
