@@ -7,7 +7,7 @@ import filecmp
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from kit.base import redact
 from kit.files import safe_read, typed_json
@@ -30,7 +30,7 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
     one, two = Side(first), Side(second)
     sections = {
         "plan": _changes(one.decisions(), two.decisions()),
-        "variables": _changes(one.variables(), two.variables(), is_secret=redact.is_secret),
+        "variables": _changes(one.variables(), two.variables(), hides=True),
         "image": _changes(one.image(), two.image()),
         "packages": _changes(one.packages(), two.packages()),
         "versions": _changes(one.versions(), two.versions()),
@@ -157,17 +157,13 @@ class Side:
         return found
 
 
-def _changes(
-    one: dict[str, str],
-    two: dict[str, str],
-    is_secret: Callable[[str], object] = lambda name: False,
-) -> list[str]:
+def _changes(one: dict[str, str], two: dict[str, str], *, hides: bool = False) -> list[str]:
     lines = []
     for name in dict.fromkeys([*one, *two]):
         before, after = one.get(name), two.get(name)
         if before == after:
             continue
-        if is_secret(name):
+        if hides and redact.is_secret(name):
             before, after = (None if value is None else redact.HIDDEN for value in (before, after))
         then, now = ("(not there)" if value is None else value for value in (before, after))
         lines.append(f"{name}: {then} -> {now}")

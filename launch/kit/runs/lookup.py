@@ -159,7 +159,7 @@ def _is_foreign(folder: str, record: RunRecord) -> bool:
             return cluster != own
     if host == os.uname().nodename:
         return False
-    # An early version of kit recorded neither.
+    # One that was never submitted has neither.
     return bool(host) or os.path.realpath(before) != folder
 
 
