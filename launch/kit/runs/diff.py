@@ -70,11 +70,9 @@ class Side:
 
     def decisions(self) -> dict[str, str]:
         plan, container = self.plan, self.plan.container
-        parts = (plan.layout, container, plan.program, plan.policy, plan.profile, plan.reasons)
-        values: dict[str, Any] = {}
-        for part in parts:
-            values |= typed_json.plain(part)
-        values = {name: value for name, value in values.items() if name not in _ELSEWHERE}
+        parts = (part for part in typed_json.plain(plan).values() if isinstance(part, dict))
+        every = (item for part in parts for item in part.items())
+        values = {name: value for name, value in every if name not in _ELSEWHERE}
         values |= {f"sbatch --{option}": value for option, value in plan.header}
         values["secrets"] = [secret[:3] for secret in plan.program.secrets]
         values["notify"] = plan.policy.notify[:3]
