@@ -244,7 +244,7 @@ def test_a_run_goes_on_under_the_id_of_its_last_job_and_a_note_that_a_full_disk_
 def test_the_end_of_a_log_is_read_and_nothing_before_where_an_attempt_begins(tmp_path: Path) -> None:
     log = tmp_path / "slurm-1.out"
     log.write_text("first\n" + "x" * 30000 + "last\n")
-    assert log_files.tail(log, 6) == "xlast\n" and log_files.tail(log, 100, begin=30008) == "st\n"
+    assert log_files.tail(log, 6) == b"xlast\n" and log_files.tail(log, 100, begin=30008) == b"st\n"
 
 
 def test_how_a_run_ended_is_told_by_its_last_attempt(tmp_path: Path) -> None:

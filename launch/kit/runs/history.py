@@ -90,23 +90,20 @@ class Run:
         return is_gone and run_dir.recorded_plan(Path(self.folder)).layout.run_dir == folder
 
 
-def add(run: Run) -> bool:
+def add(run: Run) -> None:
     """Append a run to the history; the last line about a run directory holds.
 
     Another user's run is not noted: its record may name any job as its own, and may change. A copy
-    is not, so that nobody takes it for the last run. A full disk is no reason to fail: report it
-    and return False.
+    is not, so that nobody takes it for the last run. A full disk is no reason to fail: report it.
     """
     if run.is_foreign or not sharing.is_own(run.folder):
-        return False
+        return
     try:
         json_lines.append(notes.history(), asdict(run))
     except OSError as error:
         problem = f"the run could not be noted in {notes.history()} ({error.strerror})"
         fix = f"to find it again: kit status {run.folder}"
         warn(f"kit: {problem}; {fix}")
-        return False
-    return True
 
 
 def new(folder: Path, plan: Plan, job_id: str, **facts: Any) -> Run:

@@ -32,12 +32,8 @@ def read_at(file: IO[bytes], start: int, most: int) -> bytes:
     return file.read(most)
 
 
-def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> str:
-    """Return the last bytes of a file behind `begin` as text; empty if it cannot be read."""
-    return _tail(path, most, begin).decode("utf-8", "replace")
-
-
-def _tail(path: str | Path, most: int, begin: int = 0) -> bytes:
+def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> bytes:
+    """Return the last bytes of a file behind `begin`; none if it cannot be read."""
     try:
         with safe_read.opened(path) as file:
             file.seek(max(begin, file.seek(0, os.SEEK_END) - most))
@@ -67,7 +63,7 @@ def seek_last(file: IO[bytes], count: int) -> None:
 def last_line(path: str | Path, otherwise: str = "(nothing yet)") -> str:
     """Return the last line of a log, of a node's that is not of torchrun's report of a failure."""
     of_rank = os.path.basename(path).startswith("rank")
-    data = _tail(path, LAST) if of_rank else last_words.without_reports(_tail(path, TAIL))
+    data = tail(path, LAST) if of_rank else last_words.without_reports(tail(path))
     lines = data.decode("utf-8", "replace").splitlines()
     telling = [line for line in lines if line.strip() and not _CPP_STACK.match(line)]
     return telling[-1][:160] if telling else otherwise

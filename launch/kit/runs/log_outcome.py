@@ -21,7 +21,7 @@ def read(run: Run) -> tuple[str, str]:
     state = stopped.text("state") if stopped else ""
     if state and slurm.is_active(state):  # Slurm's answer from the middle of it
         log = log_files.tail(run.paths.batch_log(run.id), begin=events.log_begin(found))
-        return sentences.ended_by(log), ""
+        return sentences.ended_by(log.decode("utf-8", "replace")), ""
     if state and stopped and stopped.text("cause"):  # a rehearsal that stopped for its checkpoint
         return state, f"{stopped.text('problem')}; {stopped.text('fix')}"
     if state:
