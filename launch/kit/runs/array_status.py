@@ -138,9 +138,8 @@ def summary(found: tuple[Status, ...]) -> str:
             state,
         ),
     )
-    return (
-        f"array of {len(found)}: {', '.join(f'{counts[state]} {state.lower()}' for state in order)}"
-    )
+    parts = ", ".join(f"{counts[state]} {state.lower()}" for state in order)
+    return f"array of {len(found)}: {parts}"
 
 
 def _query_task(

@@ -137,9 +137,8 @@ def _options(waits: list[Wait], own: dict[str, Optional[str]]) -> list[str]:
     if not waits:
         return []
     kinds = [(kind, [wait.run.id for wait in waits if wait.kind == kind]) for kind in KINDS]
-    options = [
-        f"--dependency={','.join(':'.join([KINDS[kind], *ids]) for kind, ids in kinds if ids)}"
-    ]
+    named = (":".join([KINDS[kind], *ids]) for kind, ids in kinds if ids)
+    options = [f"--dependency={','.join(named)}"]
     # Otherwise a job that can never start stays in the queue until somebody notices.
     if "kill-on-invalid-dep" not in own and any(wait.kind != "any" for wait in waits):
         options.append("--kill-on-invalid-dep=yes")

@@ -150,11 +150,9 @@ class Allocated(Session):
                 self.note(job_id)
             if job.state not in ("PENDING", "CONFIGURING"):
                 return
-            words = (
-                reasons.explain(job.reason, job.start)
-                if job.state == "PENDING"
-                else "its nodes are being started"
-            )
+            words = "its nodes are being started"
+            if job.state == "PENDING":
+                words = reasons.explain(job.reason, job.start)
             if words != said:
                 self.say(f"job {job_id} waits: {words}; Ctrl-C gives up")
                 said = words

@@ -94,11 +94,9 @@ def _lost(status: Status, own: str) -> Status:
     if not sharing.is_own(run.folder):
         return _unseen(status)
     if run.cluster not in ("", own) and not run.is_member:
-        detail = (
-            f"a job of the cluster {run.cluster}, and this is {own}: ask there"
-            if own
-            else "Slurm does not say which cluster this is"
-        )
+        detail = "Slurm does not say which cluster this is"
+        if own:
+            detail = f"a job of the cluster {run.cluster}, and this is {own}: ask there"
         return status._replace(state="UNKNOWN", detail=detail)
     if not run.cluster and (host := history.other_host(run)):
         detail = f"it was submitted on {host}, where Slurm did not name its cluster: ask there"
