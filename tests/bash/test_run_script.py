@@ -21,7 +21,6 @@ from typing import Any, Optional
 
 import pytest
 from kit.config.image_files import fingerprint
-from kit.plan.render import render
 from kit.runs.run_dir import write
 from running import SCRIPTS, TAG, commands, ended_ranks, environment, ready_nodes, stub, until
 
@@ -67,7 +66,7 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, laun
         cluster="generic",
     )
     plan = changed(plan, **other)
-    return write(plan, render(plan))
+    return write(plan)
 
 
 def slurm(nodes: int = 1, folders: tuple[Path, ...] = (), **variables: str) -> dict[str, str]:

@@ -13,7 +13,6 @@ from kit.base.errors import Problems
 from kit.config.job import Job
 from kit.config.sweeps import parse
 from kit.config.yaml_source import Located
-from kit.plan.render import render
 from kit.plan.resolve import resolve
 from kit.runs.run_dir import write
 from running import SCRIPTS, environment, stub
@@ -37,7 +36,7 @@ def run(tmp_path: Path) -> Path:
     command = ("bash", "-c", PROGRAM, "bash", "{x}", "<{x}{y}>{z}", "{ x }")
     job = Job(name="sweep", command=command, sweep=sweep, env={"VALUE": "is {y}"}, launcher="spawn", workdir=str(tmp_path))
     plan = resolve(job, str(tmp_path / "run"), problems)
-    return write(plan, render(plan))
+    return write(plan)
 
 
 def start(run: Path, task: int, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +113,7 @@ def test_a_preempted_task_alone_goes_on_never_the_whole_array(run: Path) -> None
         str(run.parent / "again"),
         Problems(),
     )
-    folder, stubs = write(again, render(again)), run.parent / "stubs"
+    folder, stubs = write(again), run.parent / "stubs"
     asked = run.parent / "asked"
     stub(stubs, "sbatch", f'printf "%s\\n" "sbatch $*" >>"{asked}"; printf "9\\n"')
     stub(stubs, "scontrol", f'[[ "$1" != requeue ]] || {{ printf "%s\\n" "$*" >>"{asked}"; exit 1; }}; exec "{SCRIPTS}/local/scontrol" "$@"')

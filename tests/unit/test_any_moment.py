@@ -119,7 +119,8 @@ class Project:
         for folder in self.folder.glob(".kit-*"):
             for path in (*folder.iterdir(), folder):
                 os.utime(path, (old, old), follow_symlinks=False)
-        run_dir.make(self.folder / "next", lambda folder: None)
+        with run_dir.make(self.folder / "next"):
+            pass
         return [path.name for path in self.folder.glob(".*")]
 
 

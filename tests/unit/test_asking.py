@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.plan.render import render
 from kit.runs import history, run_dir, sharing
 from kit.runs.history import Run
 from test_known_runs import until
@@ -68,7 +67,7 @@ def test_a_run_here_saves_and_goes_on_as_often_as_it_is_asked_and_then_stops_wel
 def submitted(folder: Path, fake: Slurm, state: str = "RUNNING", array: str = "", **values: object) -> Path:
     """A run that the fake Slurm has, of which nothing runs."""
     plan = plan_of(name="seven", run_dir=str(folder), workdir=str(folder.parent), command=("true",), **{"on_preempt": "checkpoint", **values})
-    run = run_dir.write(plan, render(plan))
+    run = run_dir.write(plan)
     run_dir.update(run, {"job_id": "7"})
     history.add(Run("7", str(run), "seven", "1x1", array=array, created_s=os.stat(run).st_mtime))
     fake.job("7_2" if array else "7", state, folder=str(run))

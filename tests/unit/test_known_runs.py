@@ -282,7 +282,8 @@ def test_unfinished_folders_of_a_kit_that_was_killed_are_swept_after_a_day_and_n
             os.utime(tmp_path / name / ".made-by-kit", (old, old))
         if "new" not in name:
             os.utime(tmp_path / name, (old, old))
-    run_dir.make(tmp_path / "mine", lambda folder: None)
+    with run_dir.make(tmp_path / "mine"):
+        pass
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[2:], "mine"]) and list((tmp_path / "mine").iterdir()) == []
 
 

@@ -14,7 +14,6 @@ from kit.config import profiles
 from kit.config.job import Job
 from kit.config.yaml_source import Located
 from kit.images import package_store
-from kit.plan import render as rendering
 from kit.plan.plan import Plan
 from kit.remote import records
 from kit.runs import array_status, dependencies, run_dir
@@ -44,7 +43,7 @@ def render(
     """Write the run directory, start nothing, and return its path."""
     plan = _plan(_request("render", target, arguments, keys), output, Use())
     plan = package_store.bring(plan)
-    return run_dir.write(plan, rendering.render(plan))
+    return run_dir.write(plan)
 
 
 def submit(
@@ -68,7 +67,7 @@ def submit(
     run = submitting.earlier(plan, words)
     if run is None:
         plan = package_store.bring(plan)
-        folder = run_dir.write(plan, rendering.render(plan))
+        folder = run_dir.write(plan)
         run_dir.update(folder, {"invocation": tuple(words)})
         run = submitting.submit(plan, folder, options, lambda _: None)
     return RunHandle(run.id, run.name, Path(run.folder))

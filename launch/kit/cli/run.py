@@ -13,7 +13,6 @@ from kit.cli.help import RUN, Command, examples
 from kit.cli.job_options import takes_job
 from kit.cli.options import DryRun, Follow, Json, LastRun, Local, OneRun, OneTask, Output, Task
 from kit.images import package_store
-from kit.plan.render import render as render_plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import execute, run_dir
 from kit.runs import local as local_runs
@@ -134,7 +133,7 @@ def render(job: JobRequest, output: Output = None) -> None:
     plan = job.plan(job.load(), output, Use(is_dry=True))
     submission.say_reasons(plan)
     plan = package_store.bring(plan, messages.note)
-    folder = run_dir.write(plan, render_plan(plan))
+    folder = run_dir.write(plan)
     typed = messages.typed(folder)
     how = f"to submit it: sbatch {messages.typed(RunPaths(folder).script)}"
     if plan.program.secrets:

@@ -128,7 +128,7 @@ def submit(plan: Plan, options: list[str], answer: Answer) -> None:
         )
     if not is_submitted_already(plan, answer):
         plan = package_store.bring(plan, messages.note)
-        hand_to_slurm(plan, run_dir.write(plan, render(plan)), options, answer)
+        hand_to_slurm(plan, run_dir.write(plan), options, answer)
 
 
 def is_submitted_already(plan: Plan, answer: Answer) -> bool:
@@ -188,7 +188,7 @@ def run_here(plan: Plan, task: Optional[int] = None) -> None:
     local.check_task(plan, task)
     say_reasons(plan)
     plan = package_store.bring(plan, messages.note)
-    start_here(plan, local.note(plan, run_dir.write(plan, render(plan)), task))
+    start_here(plan, local.note(plan, run_dir.write(plan), task))
 
 
 def start_here(plan: Plan, noted: Run) -> None:

@@ -71,8 +71,7 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
 
 def write(earlier: EarlierRun, plan: Plan) -> Path:
     """Create the new run directory from the old one, and return it."""
-
-    def fill(folder: Path) -> None:
+    with run_dir.make_run(plan) as folder:
         old, new = earlier.run.paths, RunPaths(folder)
         _copy_scripts(old, new, plan.program.launcher)
         is_edited = _edit_scripts(new, earlier.plan, plan)
@@ -82,8 +81,7 @@ def write(earlier: EarlierRun, plan: Plan) -> Path:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(old.code, new.code, symlinks=True, ignore=ignore, copy_function=_copy)
         run_dir.save(folder, _new_record(earlier, plan, is_edited=is_edited))
-
-    return run_dir.make_run(plan, fill)
+    return Path(plan.layout.run_dir)
 
 
 def folder_of(word: Optional[str]) -> Path:

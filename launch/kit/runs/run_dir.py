@@ -9,9 +9,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from kit.base import assets
 from kit.base.errors import KitError, Problems, UsageError
@@ -20,6 +20,7 @@ from kit.config import image_files, paths
 from kit.files import remove, replace, safe_read, typed_json
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
+from kit.plan.render import render
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
 from kit.runs import run_record, secret_file, sharing
@@ -54,11 +55,10 @@ def new_path(output: Optional[str], name: str, problems: Problems) -> str:
     return paths.absolute(output, Path.cwd())
 
 
-def write(plan: Plan, files: dict[str, str]) -> Path:
+def write(plan: Plan) -> Path:
     """Create the plan's run directory: scripts, record, an empty log/, and the frozen code."""
-
-    def fill(folder: Path) -> None:
-        for name, text in files.items():
+    with make_run(plan) as folder:
+        for name, text in render(plan).items():
             (folder / name).parent.mkdir(exist_ok=True, parents=True)
             (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             is_script = "/" not in name and name != run_paths.ENV
@@ -71,36 +71,33 @@ def write(plan: Plan, files: dict[str, str]) -> Path:
         if plan.policy.stall_s and (py_spy := assets.program("py-spy")):
             shutil.copy(py_spy, folder / run_paths.PY_SPY)
         save(folder, run_record.new(plan, code))
+    return Path(plan.layout.run_dir)
 
-    return make_run(plan, fill)
 
-
-def make_run(plan: Plan, fill: Callable[[Path], None]) -> Path:
-    """Create the plan's run directory, and note that its image is used."""
-
-    def fill_and_share(folder: Path) -> None:
-        fill(folder)
+@contextlib.contextmanager
+def make_run(plan: Plan) -> Iterator[Path]:
+    """Yield the plan's run directory while it is made, and note that its image is used."""
+    place, container = Path(plan.layout.run_dir), plan.container
+    with make(place) as folder:
+        yield folder
         if plan.policy.share:
             sharing.open_to_group(folder)
-
-    place = make(Path(plan.layout.run_dir), fill_and_share)
     if plan.policy.share:
         sharing.warn_of_closed_folders(place)
-    container = plan.container
     if used := container.made_file or (container.sha256 and container.image):
         image_files.note_use(Path(used))
-    return place
 
 
-def make(place: Path, fill: Callable[[Path], None]) -> Path:
-    """Create a folder that `fill` fills under a temporary name beside its place.
+@contextlib.contextmanager
+def make(place: Path) -> Iterator[Path]:
+    """Yield a new folder under a temporary name beside its place, to which it moves in the end.
 
     Raise UsageError where something is there.
     """
     unfinished = _begin(place)
     try:
         (unfinished / _MARK).touch()
-        fill(unfinished)
+        yield unfinished
         unfinished.rename(place)
         (place / _MARK).unlink()
     except BaseException as error:
@@ -110,7 +107,6 @@ def make(place: Path, fill: Callable[[Path], None]) -> Path:
             raise
         fix = "free space or quota: df -h, quota -s"
         raise KitError(f"cannot write {place}: {error.strerror}", fix) from None
-    return place
 
 
 def _begin(place: Path) -> Path:

@@ -21,7 +21,6 @@ from kit.config import plugins
 from kit.config.notify import Notify
 from kit.plan import run_paths
 from kit.plan.plan import Plan
-from kit.plan.render import render
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, local, run_dir, secret_file
 from kit.runs.history import Run
@@ -50,7 +49,7 @@ def shell(
     local.check_task(plan, task)
     # Nobody else starts what is typed again.
     plan = replace(plan, policy=replace(plan.policy, on_preempt="none", notify=Notify()))
-    run = run_dir.write(plan, render(plan))
+    run = run_dir.write(plan)
     local.place_secrets(plan, run, task)
     words = ["shell", node]
     if jupyter:

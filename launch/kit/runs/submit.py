@@ -18,7 +18,6 @@ from kit import slurm
 from kit.base import signals
 from kit.base.errors import KitError, warn
 from kit.plan.plan import Plan
-from kit.plan.render import render
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, local_disk, run_dir, run_record, secret_file
 from kit.runs.history import Run
@@ -56,7 +55,7 @@ def estimate(plan: Plan, options: Sequence[str] = ()) -> str:
     secret_file.hide_from_children(plan.program.secrets)
     with tempfile.TemporaryDirectory(prefix="kit-") as folder:
         # The header's own directory need not exist for it, but the script must be somewhere.
-        run = run_dir.write(plan.rehearsal(folder), render(plan))
+        run = run_dir.write(plan.rehearsal(folder))
         return slurm.test_only(RunPaths(run).script, options)
 
 
