@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shutil
+import time
 from pathlib import Path
 from typing import Optional
 
@@ -617,6 +618,19 @@ def test_a_failed_job_without_any_log_has_a_run_directory_that_its_nodes_do_not_
 def test_a_run_whose_ranks_failed_may_not_have_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show(str(run_directory(tmp_path / "run", {0: ("MemoryError\n", "1 node1 0\n")})))
     assert capsys.readouterr().out.startswith("made (7), 2x2: no log says that it has ended, but ranks failed\n  first: rank 0")
+
+
+def test_a_run_here_whose_kit_is_gone_goes_on_no_more_whoever_has_its_number_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "pid": os.getpid()}))
+    for created_s, said in ((time.time(), "no log says that it has ended"), (0.0, "kit was killed before the end of it")):
+        history.add(history.Run("7", str(run), "made", "2x2", created_s, local=True))
+        show("7")
+        assert capsys.readouterr().out.startswith(f"made (7), 2x2: {said}\n")
 
 
 def test_lines_of_an_attempt_before_a_requeue_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.verdict import CAUSE_NAMED, Verdict
 from kit.runs import array_status, events, history, job_chain, job_status, log_outcome, run_dir
 from kit.runs.events import Failed
+from kit.runs.local_processes import has_kit
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
     """Yield how far a run came of which nothing says that it has ended."""
     if not evidence.batch.lines:
         yield _head(run, "it has no log yet")
-    elif run.local and not _is_alive(evidence):
+    elif run.local and not has_kit(evidence.record, run.created_s):
         yield _head(run, "kit was killed before the end of it")
     elif events.goes_on(evidence.of_batch):
         yield _head(run, "Slurm starts it again")
@@ -118,12 +119,6 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
     if evidence.batch.lines:
         yield from wording.last_lines(evidence.batch)
     yield f"  where it is: kit status {run.id}"
-
-
-def _is_alive(evidence: Evidence) -> bool:
-    """Return True if the process of a local run exists."""
-    process = evidence.record.get("pid")
-    return bool(process) and os.path.isdir(f"/proc/{process}")
 
 
 def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) -> Report:
