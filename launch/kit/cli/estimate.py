@@ -18,7 +18,7 @@ from kit.cli.job_options import takes_job
 from kit.cli.options import Json
 from kit.cluster import when as estimates
 from kit.cluster.when import SOON_S, EarliestStart, Estimates
-from kit.config import sbatch_options
+from kit.config import command_line
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
 
@@ -138,31 +138,5 @@ def submit_line(typed: list[str], options: tuple[str, ...]) -> str:
     """Return `kit submit` with the words of a `kit when`, and `options` in the place of theirs."""
     end = typed.index("--") if "--" in typed else len(typed)
     own = [word for word in typed[:end] if word not in ("--shapes", "--no-shapes")]
-    replaced = {"--partition"}
-    for option, value in zip(options, [*options[1:], ""]):
-        if option == "--slurm":
-            replaced.add(f"--{value.partition('=')[0]}")
-        elif option.startswith("-"):
-            replaced.add(option)
-    if replaced & {"-j", "--nodes"}:
-        replaced |= {"-j", "--nodes", "--processes-per-node", "--gpus-per-node"}
-    words = [*_without(sbatch_options.long(own), replaced), *options, *typed[end:]]
-    return shlex.join(["kit", "submit", *words])
-
-
-def _without(typed: list[str], names: set[str]) -> list[str]:
-    """Return the words without these options and their values; sbatch's may stand at --slurm."""
-    kept: list[str] = []
-    is_value = False  # of an option that is left out
-    for word, following in zip(typed, [*typed[1:], ""]):
-        name, equals, value = word.partition("=")
-        if word.startswith("-j") and word != "-j":
-            name, equals = "-j", "="
-        of_sbatch = (value if equals else following).partition("=")[0]
-        if is_value:
-            is_value = False
-        elif name in names or (name == "--slurm" and f"--{of_sbatch}" in names):
-            is_value = not equals
-        else:
-            kept.append(word)
-    return kept
+    kept = command_line.without(own, ["--partition", "", *options])
+    return shlex.join(["kit", "submit", *kept, *options, *typed[end:]])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from kit.base import quote, redact
-from kit.config import sbatch_options
+from kit.config import command_line
 from kit.diagnose.why import collectives
 from kit.diagnose.why.cause import NODE, NOTE, RANK
 from kit.diagnose.why.evidence import Evidence
@@ -16,7 +16,6 @@ from kit.diagnose.why.verdict import Finding
 from kit.runs import events
 from kit.runs.events import Failed
 from kit.runs.run_record import RunRecord
-from kit.slurm import sbatch_variables
 
 OF_NODES = ("spawn", "ray")  # launchers that start one process on each node; its ranks are its own
 
@@ -27,41 +26,17 @@ class Again:
     A node to leave out joins the `excluded` ones.
     """
 
-    REPEATABLE = ("--env", "--slurm", "--mount", "--secret")  # stand once for each name
-
     def __init__(self, words: list[str], excluded: str = "") -> None:
         at = words.index("--") if "--" in words else len(words)
-        self.words, self.arguments = sbatch_options.long(words[:at]), words[at:]
+        self.words, self.arguments = words[:at], words[at:]
         self.excluded = excluded
 
     def __format__(self, options: str) -> str:
         if self.excluded and options.startswith("--slurm exclude="):
             options = options.replace("exclude=", f"exclude={self.excluded},")
-        new = options.split(" ")
-        replaced = {self._key(name, value) for name, value in zip(new, new[1:])}
-        if "--image" in new:  # with the runtime `none` it would be used for nothing
-            replaced.add(("--runtime", "none"))
-        kept = []
-        skip = False
-        for word, following in zip(self.words, [*self.words[1:], ""]):
-            name, equals, value = word.partition("=")
-            found = not skip and self._key(name, value if equals else following) in replaced
-            if not found and not skip:
-                kept.append(word)
-            skip = found and not equals
+        kept = command_line.without(self.words, options.split(" "))
         after = self.arguments if len(self.arguments) > 1 else []
         return " ".join(part for part in (_line(kept), options, _line(after)) if part)
-
-    def _key(self, name: str, value: str) -> tuple[str, str]:
-        """Return by what two options are the same one."""
-        if name[2:] in sbatch_options.COMMON:
-            name, value = "--slurm", name[2:]
-        if name == "--slurm" and value.partition("=")[0] in sbatch_variables.MEMORY:
-            value = "mem"
-        is_repeatable = name in self.REPEATABLE
-        if name == "--runtime" and value == "none":
-            return name, value
-        return name, value.partition("=")[0].partition(":")[0] if is_repeatable else ""
 
 
 def _line(words: list[str]) -> str:
@@ -107,8 +82,9 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
     plan, first = evidence.plan, evidence.first
     header = dict(plan.header)
     start = events.last(evidence.events, "start")
+    again = Again(typed(evidence.record), header.get("exclude") or "")
     known: dict[str, Any] = {
-        "again": Again(typed(evidence.record), header.get("exclude") or ""),
+        "again": again,
         "job": evidence.job_id or None,
         "image": plan.container.image,
         "inside": "the host's Python" if plan.container.runtime == "none" else "the image",
@@ -117,7 +93,7 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
         "folder": str(evidence.folder),
         "node": (start and start.node) or None,
         "processes": plan.layout.processes_per_node or None,
-        "elsewhere": _elsewhere(Again(typed(evidence.record)), plan.container.runtime),
+        "elsewhere": _elsewhere(again, plan.container.runtime),
         "sender": _sender(header, plan.policy.on_preempt),
         "program": _program(plan.program.command),
     }
