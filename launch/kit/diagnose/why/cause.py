@@ -1,4 +1,4 @@
-"""Define what a known cause of a failure is, read the known ones, and name those that events note.
+"""Define what a known cause of a failure is, and read the known ones.
 
 To add a cause, add an entry to causes.yaml. Its place matters: of the causes that fit, the first
 one counts.
@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from kit.config.yaml_source import LOADER
-from kit.runs.events import Event
 from kit.slurm import sentences
 
 
@@ -46,18 +45,6 @@ _SLURMS_WORDS = {
 }
 
 
-# What Slurm's state for a job means.
-CAUSE_OF_STATE = {
-    "TIMEOUT": "time-limit",
-    "PREEMPTED": "preempted",
-    "NODE_FAIL": "node-failed",
-    "CANCELLED": "cancelled",
-    "OUT_OF_MEMORY": "host-out-of-memory",
-    "DEADLINE": "deadline",
-    "BOOT_FAIL": "deadline",
-}
-
-
 @dataclass(frozen=True)
 class Cause:
     """A known cause. `title` and `fix` are templates for the facts of a run."""
@@ -67,6 +54,7 @@ class Cause:
     fix: str = "{own_fix}"  # the one that the run's scripts noted
     local_fix: str = ""  # the fix under `kit run`, where it differs
     weight: Weight = Weight.OWN
+    noted_as: tuple[str, ...] = ()  # Slurm's states for a job, the first one first, and events
     where: tuple[str, ...] = (RANK, NODE)
     codes: tuple[int, ...] = ()  # of a rank, as a shell reports them: 128 + the signal
     exception_types: str = ""  # a pattern; empty: the message of any exception is believed
@@ -102,16 +90,3 @@ def _cause(entry: dict[str, Any]) -> Cause:
     lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
     weight = Weight[entry.get("weight", Weight.OWN.name).upper()]
     return Cause(**{**entry, **lists, "weight": weight})
-
-
-def name_noted(event: Event) -> str:
-    """Return the name of the cause that a script noted by an event; empty for most events."""
-    if event.name == "stopped_by":
-        return event.text("cause") or CAUSE_OF_STATE.get(event.text("state"), "")
-    if event.name == "node_lost":
-        return "node-failed"
-    if event.name == "out_of_memory":
-        return "host-out-of-memory"
-    if event.name in ("node_refused", "node_silent", "nodes_absent"):
-        return event.text("cause")
-    return ""

@@ -13,7 +13,7 @@ from kit.base.errors import UsageError
 from kit.diagnose.why import blame, facts, run_state, silence, standing, verdict, wording
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
-from kit.diagnose.why.verdict import CAUSE_NAMED, Verdict
+from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Findings
 from kit.runs import array_status, events, history, job_chain, job_status, log_outcome, run_dir
 from kit.runs.events import Failed
 from kit.runs.local_processes import has_kit
@@ -64,7 +64,7 @@ def why(word: Optional[str]) -> Report:
         return Report(run, "", (_head(run, "it has not started: no job id, no log"), start))
     evidence = gather(folder, job_id, record)
     weighed = verdict.weigh(evidence)
-    state = run_state.determine(evidence, weighed, run.state)
+    state = run_state.determine(evidence, weighed[0], run.state)
     run = replace(run, id=job_id)
     if state == "COMPLETED":
         return _completed(run, evidence)
@@ -121,10 +121,10 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
     yield f"  where it is: kit status {run.id}"
 
 
-def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) -> Report:
+def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings) -> Report:
     """Return the rank at fault, the cause, its fix and hints."""
-    found = weighed.causes
-    first, fault, lost = _at_fault(run, evidence, weighed)
+    found, others = weighed
+    first, fault, lost = _at_fault(run, evidence, found)
     ended = {
         run_state.UNFINISHED: "no log says that it has ended, but ranks failed",
         run_state.ENDED: "it ended",
@@ -147,10 +147,10 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         fix = wording.printable(by_slurm.fix.format_map(known), 1000)
         shown = f"  shown by Slurm's state of the job: {state}"
         lines = [f"cause: {title} ({by_slurm.name})", shown, f"  fix: {fix}"]
-        lines += wording.hints(found, weighed.others, Weight.OWN, evidence, ended_by)
+        lines += wording.hints(found, others, Weight.OWN, evidence, ended_by)
         return Report(run, state, (*head, *lines), first, by_slurm.name, title, fix)
     if not found:
-        hints = wording.hints([], weighed.others, Weight.LAST, evidence, ended_by)
+        hints = wording.hints([], others, Weight.LAST, evidence, ended_by)
         lines = [*wording.unknown_cause(evidence, first), *hints]
         return Report(run, state, (*head, *lines), first)
     found[0] = replace(found[0], cause=run_state.name_canceller(found[0].cause, run))
@@ -164,7 +164,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
         f"  shown by {wording.locate(log, index)}:",
         f"  | {said}",
         f"  fix: {fix}",
-        *wording.hints(found[1:], weighed.others, most, evidence, ended_by),
+        *wording.hints(found[1:], others, most, evidence, ended_by),
     ]
     name = found[0].cause.name
     place = wording.numbered(os.path.relpath(log.path, evidence.folder), log, index)
@@ -172,10 +172,10 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Verdict) 
 
 
 def _at_fault(
-    run: history.Run, evidence: Evidence, weighed: Verdict
+    run: history.Run, evidence: Evidence, found: list[Finding]
 ) -> tuple[Optional[Failed], str, str]:
     """Return the rank at fault, what is said of it, and the node that was lost."""
-    cause = weighed.causes[0] if weighed.causes else None
+    cause = found[0] if found else None
     if cause and cause.cause.name == "stalled" and (stood := standing.apart(run)):
         return stood.first, wording.printable(stood.words, 400), ""
     if cause and cause.cause.name == "node-failed" and (lost := cause.groups.get("node", "")):

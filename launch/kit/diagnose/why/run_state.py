@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional
 
-from kit.diagnose.why.cause import CAUSE_OF_STATE, Cause, Weight
+from kit.diagnose.why.cause import Cause, Weight
 from kit.diagnose.why.evidence import Evidence
-from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Verdict
+from kit.diagnose.why.verdict import CAUSE_NOTED, Finding
 from kit.runs import events, history
 from kit.runs.events import Failed
 from kit.runs.history import Run
@@ -26,10 +26,11 @@ ENDED = "ENDED"  # by Slurm, in a way that has no name here
 
 def explain(state: str, found: list[Finding]) -> Optional[Cause]:
     """Return the cause that the state names; None where a log names it, too, or another verdict."""
-    name = CAUSE_OF_STATE.get(state)
-    if found and (found[0].weight == Weight.VERDICT or found[0].cause.name == name):
-        return None
-    return CAUSE_NAMED.get(name or "")
+    cause = CAUSE_NOTED.get(state)
+    if not cause or not found:
+        return cause
+    is_named = found[0].weight == Weight.VERDICT or found[0].cause.name == cause.name
+    return None if is_named else cause
 
 
 def canceller(run: Run) -> str:
@@ -57,7 +58,7 @@ def who_ended(run: Run, state: str, first: Optional[Failed]) -> str:
     return KIT if first and first.code != 143 else ""
 
 
-def determine(evidence: Evidence, verdict: Verdict, recorded: str) -> str:
+def determine(evidence: Evidence, causes: list[Finding], recorded: str) -> str:
     """Return the state in Slurm's words; empty where nothing says that the run has ended.
 
     `recorded` is the state in the history.
@@ -66,10 +67,9 @@ def determine(evidence: Evidence, verdict: Verdict, recorded: str) -> str:
         return recorded
     if events.goes_on(evidence.of_batch):
         return ""
-    if verdict.causes and verdict.causes[0].weight == Weight.VERDICT:
+    if causes and causes[0].weight == Weight.VERDICT:
         # The state of the event may come from the middle of it, such as COMPLETING.
-        state_of = {name: state for state, name in reversed(CAUSE_OF_STATE.items())}
-        return state_of.get(verdict.causes[0].cause.name, ENDED)
+        return next(iter(causes[0].cause.noted_as), ENDED)
     names = {event.name for event in evidence.of_batch}
     if names.intersection(events.ENDINGS):
         return "FAILED"

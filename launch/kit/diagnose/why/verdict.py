@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from kit.diagnose.why import ends, logs
-from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_causes, name_noted
+from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_causes
 from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
@@ -15,6 +15,7 @@ from kit.runs.events import Failed
 
 CAUSES = known_causes()
 CAUSE_NAMED: Mapping[str, Cause] = {cause.name: cause for cause in reversed(CAUSES)}
+CAUSE_NOTED = {word: cause for cause in CAUSES for word in cause.noted_as}
 CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
 EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
 LONGEST = 110  # characters to show of an exception's line
@@ -45,16 +46,8 @@ class Finding:
 Findings = tuple[list[Finding], list[Finding]]  # (causes, hints)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What explains the end of a run."""
-
-    causes: list[Finding]  # the likeliest first; empty where its logs show no known cause
-    others: list[Finding]  # what else was found
-
-
-def weigh(evidence: Evidence) -> Verdict:
-    """Return what explains the end of a run, the likeliest first.
+def weigh(evidence: Evidence) -> Findings:
+    """Return what explains the end of a run, the likeliest first, and what else was found.
 
     Statements of Slurm, kit and the machine come first, then how the rank at fault ended. Known
     words that only stand in a log are hints.
@@ -74,7 +67,7 @@ def weigh(evidence: Evidence) -> Verdict:
         return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
 
     causes = _deduplicate(sorted(found, key=order), [])
-    return Verdict(causes, _deduplicate(sorted(hints, key=order), causes))
+    return causes, _deduplicate(sorted(hints, key=order), causes)
 
 
 def _weigh_log(evidence: Evidence, log: Log, found: list[Finding]) -> Findings:
@@ -103,47 +96,40 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     """Return how the rank at fault ended, and what else its log shows."""
     end = ends.read(log.text.split("\n"))
     words = _search_outside(log, end)
-    if first.how != "failed":
-        return [_blamed_alone(evidence, first)], words
+    note = evidence.log(NOTE, first.rank)
+    if first.how != "failed":  # the batch script blamed it
+        cause = CAUSE_NAMED["left-early" if first.how == "left" else "rank-missing"]
+        return [Finding(cause, note or evidence.batch, 0, {})], words
     if end.is_cause(first.code, evidence.pause_s(first)):
         return [_explain(log, end)], words
     last_lines = [i for i, line in enumerate(log.text.split("\n")) if line.strip()][-LAST_WORDS:]
     final = [
         finding
         for finding in words
-        if last_lines
-        and finding.index >= last_lines[0]
-        and (finding.cause.is_final or first.code == 134)
+        if finding.index >= last_lines[0] and (finding.cause.is_final or first.code == 134)
     ]
     rest = [finding for finding in words if finding not in final]
     if final or not first.code or first.code >= 126:
         return final, rest
     if end.chain:
-        raised = end.chain[-1]
-        groups = {"exception": describe(raised, evidence)}
-        return [Finding(LOGGED, log, raised.index, groups)], rest
-    return [Finding(EXIT, evidence.log(NOTE, first.rank) or log, 0, {})], rest
-
-
-def _blamed_alone(evidence: Evidence, first: Failed) -> Finding:
-    """Return that the batch script blamed a rank that did not fail by itself."""
-    name = "left-early" if first.how == "left" else "rank-missing"
-    return Finding(CAUSE_NAMED[name], evidence.log(NOTE, first.rank) or evidence.batch, 0, {})
+        groups = {"exception": describe(end.chain[-1], evidence)}
+        return [Finding(LOGGED, log, end.chain[-1].index, groups)], rest
+    return [Finding(EXIT, note or log, 0, {})], rest
 
 
 def _read_events(evidence: Evidence) -> list[Finding]:
     """Return what the run's scripts noted of its end."""
     found = []
     for event in evidence.events:
-        cause = CAUSE_NAMED.get(name_noted(event))
+        problem, state = event.text("problem"), event.text("state")
+        cause = (
+            CAUSE_NAMED.get(event.text("cause"))
+            or CAUSE_NOTED.get(event.name)
+            or CAUSE_NOTED.get(state)
+        )
         if cause:
-            said = event.text("problem") or event.text("state")
-            words = f"{event.node}: {said}" if event.node else said
-            groups = {
-                "node": event.node,
-                "said": event.text("problem"),
-                "own_fix": event.text("fix"),
-            }
+            words = ": ".join(filter(None, [event.node, problem or state]))
+            groups = {"node": event.node, "said": problem, "own_fix": event.text("fix")}
             known = {name: value for name, value in groups.items() if value}
             found.append(Finding(cause, logs.of_event(event, words), 0, known))
     return found
