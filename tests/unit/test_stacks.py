@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kit.base import formats
-from kit.diagnose.hang import kernel, report, stacks
+from kit.diagnose.hang import report, stacks
 
 RECORDED = Path(__file__).parent / "stacks"
 WAITING_IN_LOADER = "in _BaseDataLoaderIter.__next__, called at loading.py:33 in main"
@@ -133,7 +133,7 @@ def test_the_others_wait_for_what_is_stopped_or_else_in_the_smallest_group(
     ],
 )
 def test_what_the_kernel_says_is_put_into_words(facts: dict[str, str], words: str) -> None:
-    assert kernel.waiting(facts) == words
+    assert stacks.waiting(facts) == words
 
 
 def test_numbers_are_shortened() -> None:

@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
-from kit.diagnose.hang import kernel
-
 # Not written for the run: packages, Python's own library, code made while running.
 INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3\.\d+/|^<")
 PYTHONS_OWN = re.compile(r"(?!.*/(site|dist)-packages/).*/lib(64)?/python3\.\d+/")
@@ -18,6 +16,13 @@ BETWEEN = set(
     " _context_wrapper".split()
 )
 IMPORT = "<frozen importlib"
+# What the kernel's states of a process mean.
+STATES = {
+    "D": "waiting for a file system or a driver, not to be interrupted,",
+    "T": "stopped (kill -CONT would let it go on)",
+    "t": "stopped by a debugger",
+    "Z": "ended, unnoticed by its parent,",
+}
 
 
 class Frame(NamedTuple):
@@ -170,7 +175,7 @@ def key(process: Process) -> tuple[object, ...]:
         )
     facts = process.facts
     names = re.sub(r"\d+", "", facts.get("threads", ""))
-    waits = (facts.get("state"), facts.get("wchan"), kernel.is_busy(facts))
+    waits = (facts.get("state"), facts.get("wchan"), _is_busy(facts))
     return ("", *waits, names, process.means)
 
 
@@ -235,9 +240,23 @@ def where(process: Process, folder: str) -> str:
     Paths are relative to `folder`.
     """
     if not process.frames:
-        return kernel.waiting(process.facts)
-    stopped = f"{kernel.STATES['T']} " if is_stopped(process) else ""
+        return waiting(process.facts)
+    stopped = f"{STATES['T']} " if is_stopped(process) else ""
     return f"{stopped}{_where(process, folder)}"
+
+
+def _is_busy(facts: dict[str, str]) -> bool:
+    """Return True if a process uses at least a fifth of a CPU."""
+    return int(facts.get("cpu") or 0) >= 20
+
+
+def waiting(facts: dict[str, str]) -> str:
+    """Return what a process without a stack does: its state, and the function that it waits in."""
+    state, function = facts.get("state", ""), facts.get("wchan", "")
+    if state not in STATES and (_is_busy(facts) or state == "R"):
+        return f"working ({facts.get('cpu') or 0} % of a CPU)"
+    text = STATES.get(state, "waiting")
+    return f"{text} in {function}" if function not in ("", "0") else text
 
 
 def _where(process: Process, folder: str) -> str:

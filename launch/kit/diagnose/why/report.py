@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import UsageError
-from kit.diagnose.why import blame, facts, run_state, silence, standing, verdict, wording
+from kit.diagnose.why import blame, facts, run_state, standing, verdict, wording
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Findings
@@ -115,7 +115,7 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
         yield _head(run, "Slurm starts it again")
     else:
         yield _head(run, "no log says that it has ended")
-        yield from silence.until_now(run, evidence)
+        yield from wording.silence_until_now(run, evidence)
     if evidence.batch.lines:
         yield from wording.last_lines(evidence.batch)
     yield f"  where it is: kit status {run.id}"
@@ -135,7 +135,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
     if kept := events.last(evidence.of_batch, "not_restarted"):
         head.append(f"  not started again: {wording.printable(kept.text('problem'), 400)}")
     if state in ("CANCELLED", "TIMEOUT") and not first:
-        head += silence.before_the_end(evidence)
+        head += wording.silence_before_the_end(evidence)
     by_slurm = run_state.explain(state, found)
     if state == "FAILED" and not first and not found and log_outcome.has_no_log(run):
         by_slurm = CAUSE_NAMED["run-directory-missing"]
@@ -177,7 +177,7 @@ def _at_fault(
     """Return the rank at fault, what is said of it, and the node that was lost."""
     cause = found[0] if found else None
     if cause and cause.cause.name == "stalled" and (stood := standing.apart(run)):
-        return stood.first, wording.printable(stood.words, 400), ""
+        return stood[0], wording.printable(stood[1], 400), ""
     if cause and cause.cause.name == "node-failed" and (lost := cause.groups.get("node", "")):
         return None, f"lost: {lost}, with its ranks", lost  # ranks that failed missed those of it
     if cause and cause.cause.name == "checkpointed":

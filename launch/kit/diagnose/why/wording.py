@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Iterator
 from typing import Optional
 
-from kit.base import table
+from kit.base import formats, table
 from kit.config import paths
 from kit.diagnose.why import facts, run_state, verdict
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.diagnose.why.verdict import Finding
+from kit.runs import events, history, log_files
 from kit.runs.events import Failed
 
 WIDTH = 160  # characters to show of a line
 SHOWN = 8  # lines to show of a traceback, or of the end of a log
 OTHERS = 3  # candidates to show beside the first
+SILENT_S = 60  # of all ranks, after which a run probably hung: ranks that hang say nothing
 
 
 def hints(
@@ -79,6 +82,31 @@ def unknown_cause(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
     telling = next((log for log in candidates if log and log.text.strip()), evidence.batch)
     yield from last_lines(telling)
     yield f"  fix: read the whole log: less {shlex.quote(os.path.relpath(telling.path))}"
+
+
+def silence_until_now(run: history.Run, evidence: Evidence) -> Iterator[str]:
+    """Yield since when the ranks of a run that may go on have said nothing."""
+    ages = [
+        time.time() - path.stat().st_mtime
+        for path in log_files.files(run.paths, run.id)[1:]
+        if path.is_file()
+    ]
+    if ages and events.last(evidence.of_batch, "ranks_started"):
+        what = f"its ranks have printed nothing for {formats.duration(min(ages))}"
+        yield f"  {what}; where they are, if it runs: kit hang"
+
+
+def silence_before_the_end(evidence: Evidence) -> Iterator[str]:
+    """Yield for how long the ranks had said nothing when Slurm or a person ended the run."""
+    stopped = events.last(evidence.of_batch, "stopped_by")
+    # A node's log has the words of torchrun, too, which speaks of the end itself.
+    logs = evidence.paths.attempt_logs(evidence.job_id, evidence.attempt)
+    last_s = max(
+        (path.stat().st_mtime for path in logs.glob("rank*.out") if path.is_file()), default=0
+    )
+    if stopped and last_s and stopped.at_s - last_s >= SILENT_S:
+        what = f"its ranks had printed nothing for {formats.duration(stopped.at_s - last_s)}"
+        yield f"  before that {what}; next time, while it hangs: kit hang"
 
 
 def last_lines(log: Log) -> Iterator[str]:
