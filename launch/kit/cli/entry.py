@@ -14,41 +14,26 @@ from kit.base.errors import KitError, Problem, UsageError, did_you_mean
 from kit.cli import command_hints, option_hints, shells
 from kit.cli.app import app
 
-# The file of this package that adds a command to the app: only that one is imported for it.
-FILE_OF = {
-    "init": "start",
-    "doctor": "start",
-    "schema": "start",
-    "completion": "start",
-    "import": "batch_script",
+# The commands that each file of this package adds to the app: only that one is imported for them.
+COMMANDS_OF = {
+    "start": "init doctor schema completion",
+    "batch_script": "import",
     "build": "build",
-    "submit": "run",
-    "run": "run",
-    "rerun": "run",
-    "render": "run",
-    "shell": "run",
-    "exec": "run",
-    "when": "estimate",
+    "run": "submit run rerun render shell exec",
+    "estimate": "when",
     "bench": "bench",
-    "status": "watch",
-    "runs": "watch",
-    "logs": "watch",
-    "why": "explain",
-    "timeline": "explain",
-    "hang": "explain",
-    "diff": "explain",
-    "checkpoint": "tidy",
-    "stop": "tidy",
-    "cancel": "tidy",
-    "images": "image_commands",
-    "nodes": "tidy",
+    "watch": "status runs logs",
+    "explain": "why timeline hang diff",
+    "tidy": "checkpoint stop cancel nodes",
+    "image_commands": "images",
 }
+FILE_OF = {name: file for file, names in COMMANDS_OF.items() for name in names.split()}
 CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
 
 
 def tree(name: str = "") -> Any:
     """Return the app with this command; without a name, or with one that is none, with all."""
-    for file in [FILE_OF[name]] if name in FILE_OF else dict.fromkeys(FILE_OF.values()):
+    for file in [FILE_OF[name]] if name in FILE_OF else COMMANDS_OF:
         importlib.import_module(f"kit.cli.{file}")
     return typer.main.get_command(app)
 
@@ -138,7 +123,8 @@ def report(error: Exception) -> int:
 
 def _usage_problem(error: Any) -> Problem:
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else " ".join(["kit", *_known(sys.argv[1:2])])
+    words = ["kit", *(word for word in sys.argv[1:2] if word in FILE_OF)]
+    path = context.command_path if context else " ".join(words)
     see = f"see: {path} --help"
     if (
         context
@@ -154,10 +140,6 @@ def _usage_problem(error: Any) -> Problem:
     if path == "kit rerun" and said.startswith("Got unexpected extra argument"):
         see = command_hints.RERUN
     return Problem("", said[:1].lower() + said[1:], see)
-
-
-def _known(words: list[str]) -> list[str]:
-    return [word for word in words if word in FILE_OF]
 
 
 def _option_meant(name: str, context: Any, otherwise: str) -> str:
