@@ -14,26 +14,18 @@ from kit.cluster.init.init import Start
 from kit.cluster.init.survey import TEMPORARY
 from kit.config import profile_files, profiles
 
-TITLES = {
-    "folder": "folder",
-    "program": "program",
-    "partition": "partition",
-    "shape": "ranks",
-    "account": "account",
-    "runtime": "container",
-    "image": "image",
-    "gpu_directive": "GPUs asked by",
-    "scratch": "node's disk",
-    "fabric": "network",
-}
-# Words for decisions without a value.
-NO_VALUE = {
-    "account": "Slurm's own choice",
-    "runtime": "none",
-    "image": "none yet",
-    "gpu_directive": "not at all",
-    "scratch": TEMPORARY,
-    "fabric": "Ethernet",
+# What init decides: its title, and the word for a decision without a value.
+DECISIONS = {
+    "folder": ("folder", ""),
+    "program": ("program", ""),
+    "partition": ("partition", ""),
+    "shape": ("ranks", ""),
+    "account": ("account", "Slurm's own choice"),
+    "runtime": ("container", "none"),
+    "image": ("image", "none yet"),
+    "gpu_directive": ("GPUs asked by", "not at all"),
+    "scratch": ("node's disk", TEMPORARY),
+    "fabric": ("network", "Ethernet"),
 }
 
 
@@ -51,8 +43,11 @@ def write(
         target, image, partition, local=local, tell=_say_asked if ask_node else None
     )
     _show(start)
-    agrees = _agrees if sys.stdin.isatty() else None
-    for line in init.write(start, force=force, agrees=agrees):
+
+    def agrees(problem: str) -> bool:
+        return messages.confirm(f"kit: {problem}; replace it?")
+
+    for line in init.write(start, force=force, agrees=agrees if sys.stdin.isatty() else None):
         print(f"kit: {line}")
     if start.site.cluster:
         print(f"kit: Slurm would accept it: {init.estimate(start)}")
@@ -95,19 +90,13 @@ def _description(profile: Path) -> str:
 def _show(start: Start) -> None:
     where = f", and {start.site.node.name} of it" if start.site.node else ""
     print(f"kit: looked at {start.chosen.title}{where}")
-    decisions = start.chosen.decisions
-    shown = [
-        (f"  {title}", key, decisions[key]) for key, title in TITLES.items() if key in decisions
-    ]
-    tables.show(
-        [(title, it.value or NO_VALUE[key], f"{it.how}: {it.why}") for title, key, it in shown]
-    )
+    rows = []
+    for key, (title, otherwise) in DECISIONS.items():
+        if found := start.chosen.decisions.get(key):
+            rows.append((f"  {title}", found.value or otherwise, f"{found.how}: {found.why}"))
+    tables.show(rows)
 
 
 def _say_asked(node: str) -> None:
     doing = f"asking {node} what it has, with a job of a few seconds"
     messages.note(f"{doing}; to skip it: kit init --no-look")
-
-
-def _agrees(problem: str) -> bool:
-    return messages.confirm(f"kit: {problem}; replace it?")
