@@ -51,7 +51,11 @@ def when(
         print(messages.json_text(_as_json(found)))
     else:
         _show(found, sys.argv[2:])
-    _check(found)
+    if not found.starts:
+        raise KitError(
+            "Slurm would accept the job in none of these",
+            "see the partitions: sinfo; or ask for less: kit when JOB --nodes 1 --time 01:00:00",
+        )
 
 
 def _as_json(found: Estimates) -> dict[str, Any]:
@@ -90,15 +94,6 @@ def _show(found: Estimates, typed: list[str]) -> None:
         option = f"--partition {','.join(found.partitions[:2])}"
         left_out = f"{found.not_asked} more were not tried"
         print(f"\n{left_out}; name the partitions of interest: {option}")
-
-
-def _check(found: Estimates) -> None:
-    """Raise KitError if Slurm would take the job nowhere."""
-    if not found.starts:
-        raise KitError(
-            "Slurm would accept the job in none of these",
-            "see the partitions: sinfo; or ask for less: kit when JOB --nodes 1 --time 01:00:00",
-        )
 
 
 def _draw(number: int, count: int) -> None:

@@ -39,17 +39,13 @@ _SHAPE = Annotated[
 ]
 
 
-def _located(key: str, value: Any, problems: Problems) -> Optional[Located]:
-    option, from_words = option_name(key), KEYS[key].from_words
-    return from_words(option, value, problems) if from_words else Located(str(value), option)
-
-
 def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Located]:
     """Return the keys that are set on the command line, as a job file would have them."""
     found: dict[str, Located] = {}
-    for key in KEYS:
+    for key, facts in KEYS.items():
         if (value := values.get(key)) not in (None, []):
-            given = _located(key, value, problems)
+            option, parse = option_name(key), facts.from_words
+            given = parse(option, value, problems) if parse else Located(str(value), option)
             found.update({key: given} if given is not None else {})
     _add_common(values, found, problems)
     if (shape := values.get("shape")) is not None:
@@ -132,7 +128,6 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 def _common_parameters() -> tuple[inspect.Parameter, ...]:
     """Return an option for each of sbatch's that need no --slurm."""
     letters = {name: f"-{letter}" for letter, name in sbatch_options.SHORT.items()}
-    completions = {"partition": completion.partitions}
     return tuple(
         _parameter(
             sbatch_parameter(name),
@@ -145,7 +140,7 @@ def _common_parameters() -> tuple[inspect.Parameter, ...]:
                     metavar=metavar,
                     show_default=False,
                     rich_help_panel="Nodes",
-                    autocompletion=completions.get(name),
+                    autocompletion=completion.partitions if name == "partition" else None,
                 ),
             ],
         )

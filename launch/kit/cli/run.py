@@ -14,7 +14,7 @@ from kit.cli.job_options import takes_job
 from kit.cli.options import DryRun, Follow, Json, LastRun, Local, OneRun, OneTask, Output, Task
 from kit.images import package_store
 from kit.plan.run_paths import RunPaths
-from kit.runs import execute, run_dir
+from kit.runs import dependencies, execute, run_dir
 from kit.runs import local as local_runs
 from kit.runs import rerun as reruns
 from kit.runs import shell as shells
@@ -68,7 +68,9 @@ def submit(
         options.refuse_together({**shown, **others})
     plan = job.plan(job.load(), output, Use(asks_site=True, is_dry=dry_run))
     submission.say_reasons(plan)
-    waits = submission.wait_options(after or [], plan, ask=not dry_run)
+    waits, said = dependencies.resolve(after or [], plan, ask=not dry_run)
+    for line in said:
+        messages.note(line)
     if dry_run:
         submission.print_scripts(plan)
         submission.say_packages(plan)

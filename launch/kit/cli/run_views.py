@@ -28,7 +28,7 @@ def show(statuses: Sequence[Status]) -> None:
         "STATE": [item.state for item in statuses],
         "CLUSTER": clusters if len({*clusters} - {"-"}) > 1 else [],
         "SHAPE": [item.run.shape for item in statuses],
-        "SUBMITTED": [_since(item.run) for item in statuses],
+        "SUBMITTED": [f"{formats.elapsed(time.time() - it.run.created_s)} ago" for it in statuses],
         "TIME": [_time(item) for item in statuses],
         "EXIT": [_number(_usage(item).exit_code, "d") for item in statuses],
         "GPU HOURS": [_number(_usage(item).gpu_hours, ".1f") for item in statuses],
@@ -40,10 +40,6 @@ def show(statuses: Sequence[Status]) -> None:
         title: cells for title, cells in columns.items() if title in always or {*cells} - {"-"}
     }
     tables.show([tuple(shown), *zip(*shown.values())])
-
-
-def _since(run: Run) -> str:
-    return f"{formats.elapsed(time.time() - run.created_s)} ago"
 
 
 def _number(value: Optional[float], form: str) -> str:

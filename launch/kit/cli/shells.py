@@ -54,7 +54,7 @@ class Bash(_Whole, BashComplete):
             is_open = is_break
         self.cut = len(words[-1]) - (0 if is_open else len(typed[-1]))
         self.quoted = typed[-1][:1] in ("'", '"') and typed[-1] != ""
-        *before, current = [_unquoted(word) for word in words]
+        *before, current = [re.sub(r"\\(.)|['\"]", r"\1", word) for word in words]
         return before, current
 
     def format_completion(self, item: Any) -> str:
@@ -71,10 +71,6 @@ class Fish(_Whole, FishComplete):
 
 
 SHELLS: dict[str, Any] = {"bash": Bash, "zsh": Zsh, "fish": Fish}
-
-
-def _unquoted(word: str) -> str:
-    return re.sub(r"\\(.)|['\"]", r"\1", word)
 
 
 def script(shell: str) -> str:

@@ -16,7 +16,7 @@ from kit.cli import following, messages, run_views
 from kit.images import package_store
 from kit.plan.plan import Plan
 from kit.plan.render import render
-from kit.runs import dependencies, local, run_dir, secret_file, sharing
+from kit.runs import local, run_dir, secret_file, sharing
 from kit.runs import submit as submitting
 from kit.runs.history import Run
 from kit.slurm import task_numbers
@@ -33,13 +33,12 @@ class Answer:
     parsable: bool = False  # as sbatch does: the job's id alone
     out: TextIO = field(default_factory=lambda: sys.stdout)
 
-    @property
-    def is_text(self) -> bool:
-        return not (self.as_json or self.parsable)
-
     def alone(self) -> contextlib.AbstractContextManager[object]:
         """Let everything but an answer for programs go to stderr."""
-        return contextlib.nullcontext() if self.is_text else contextlib.redirect_stdout(sys.stderr)
+        is_for_programs = self.as_json or self.parsable
+        return (
+            contextlib.redirect_stdout(sys.stderr) if is_for_programs else contextlib.nullcontext()
+        )
 
     def give(self, run: Run, said: str, code: str = "") -> None:
         """Print about a job that is submitted whether anybody can read it or not."""
@@ -68,14 +67,6 @@ def say_reasons(plan: Plan) -> None:
         messages.note(f"unpack {plan.container.unpack}: {reasons.why_unpack}")
     for text in code.notes if code else ():
         messages.note(text)
-
-
-def wait_options(after: list[str], plan: Plan, *, ask: bool) -> list[str]:
-    """Return sbatch's options for the runs that the job waits for, and say which they are."""
-    options, said = dependencies.resolve(after, plan, ask=ask)
-    for line in said:
-        messages.note(line)
-    return options
 
 
 def _shape(plan: Plan) -> str:
