@@ -184,6 +184,21 @@ def test_what_is_offered(project: Path, monkeypatch: pytest.MonkeyPatch, line: s
     assert sorted(offered(line)) == sorted(OFFERED[line])
 
 
+@pytest.mark.parametrize(
+    ("asked", "command"),
+    [
+        ({"_TYPER_COMPLETE_ARGS": "kit run"}, ""),  # or kit runs
+        ({"_TYPER_COMPLETE_ARGS": "kit run "}, "run"),
+        ({"COMP_WORDS": "k\nrun\n", "COMP_CWORD": "2"}, "run"),
+        ({"COMP_WORDS": "k\nrun\njob.yaml", "COMP_CWORD": "1"}, ""),
+    ],
+)
+def test_other_commands_are_loaded_only_while_the_command_is_typed(monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], command: str) -> None:
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert shells.command_before_the_cursor() == command
+
+
 def test_every_command_and_option_can_be_completed(project: Path) -> None:
     """Walks all of them: none raises, and each is offered itself."""
     for name, command in tree().commands.items():

@@ -57,7 +57,7 @@ def main() -> NoReturn:
 def call(words: list[str]) -> int:
     """Run one command in this process and return its exit code; its errors are raised."""
     if instruction := os.environ.get(shells.VARIABLE):
-        return shells.complete(tree(), instruction)
+        return shells.complete(tree(shells.command_before_the_cursor()), instruction)
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     signals.end_cleanly()

@@ -86,6 +86,15 @@ def script(shell: str) -> str:
     return text
 
 
+def command_before_the_cursor() -> str:
+    """Return the word behind `kit` if the cursor is behind it, too: no other command is needed."""
+    if os.environ.get("COMP_CWORD") == "1":  # of bash; the others send what is before the cursor
+        return ""
+    typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    found = re.match(r"\S+\s+(\S+)\s", typed)
+    return found[1] if found else ""
+
+
 def complete(command: Any, instruction: str) -> int:
     """Print what may stand at the cursor, for the script of a shell, and nothing of an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
