@@ -20,7 +20,6 @@ MOST_NODES = 3  # whose evidence is shown, where it differs
 
 
 def lines(found: Examination, marks: dict[str, str], width: int) -> list[str]:
-    """Return the examination for people."""
     return [
         f"kit: {found.summary}",
         *_checks(found.result, marks, width),
@@ -128,7 +127,6 @@ def conclusion(found: Examination) -> str:
 
 
 def as_json(found: Examination) -> dict[str, Any]:
-    """Return the examination for programs."""
     cluster, result = found.cluster, found.result
     nodes = {
         node.name: {

@@ -69,7 +69,6 @@ def _as_json(kept: ImageFile) -> dict[str, Any]:
 
 
 def _image_row(item: ImageFile) -> tuple[str, ...]:
-    """Return an image's row of the table."""
     name = item.name + (" *" if item.is_current else "")
     last = f"{ago(item.used_s)}  {Path(item.runs[0]).name}" if item.runs else "-"
     return name, size(item.bytes), ago(item.built_s), str(len(item.runs)), last, item.file.name

@@ -68,7 +68,6 @@ def _add_common(values: dict[str, Any], found: dict[str, Located], problems: Pro
 
 
 def sbatch_parameter(name: str) -> str:
-    """Return the name of the parameter of one of sbatch's options."""
     return "sbatch_" + name.replace("-", "_")
 
 

@@ -85,7 +85,6 @@ def _logs(run: Run) -> tuple[NcclNetwork, list[LogEnd]]:
 
 
 def _show_tasks(shown: Status) -> None:
-    """Print a line for each task, with its values."""
     measured = list(_measured_tasks(shown))
     names = dict.fromkeys(name for _, values in measured for name in values)
     rows = [("TASK", "STATE", *names, "TIME", "")]

@@ -182,7 +182,6 @@ def last_words(ranks: Ranks, rank: int) -> Optional[tuple[float, str]]:
 
 
 def as_json(ranks: Ranks) -> dict[str, Any]:
-    """Return what `kit hang --json` prints."""
     run, seen = ranks.run, ranks.seen
     missing = [{"rank": rank, "node": node or None} for rank, node in seen.missing.items()]
     groups = [

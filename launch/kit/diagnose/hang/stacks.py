@@ -32,7 +32,6 @@ class Frame(NamedTuple):
 
     @property
     def is_users(self) -> bool:
-        """Return True if the file belongs to the user's program."""
         return not INSTALLED.search(self.file)
 
     @property
@@ -42,8 +41,6 @@ class Frame(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """A thread of a process and its stack."""
-
     name: str
     state: str  # idle, active, active+gil
     frames: tuple[Frame, ...]  # the innermost first
@@ -51,8 +48,6 @@ class Thread(NamedTuple):
 
 @dataclass
 class Process:
-    """A process of a rank."""
-
     node: str
     pid: int
     rank: int
@@ -79,7 +74,6 @@ class Place(NamedTuple):
 
     @property
     def imports(self) -> bool:
-        """Return True if the user's program imports a module."""
         return self.call is not None and self.call.file.startswith(IMPORT)
 
 

@@ -64,7 +64,6 @@ def remarks(timeline: Timeline) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """Return a duration in words."""
     if value < 1000:
         return f"{value:.{2 if value < 10 else 1}f} s"
     return formats.elapsed(value)
@@ -148,7 +147,6 @@ def ticks(begin: float, end: float, most: int) -> list[float]:
 
 
 def _axis(begin: float, end: float, cells: int) -> str:
-    """Return the labels below the bars."""
     line = ""
     for tick in ticks(begin, end, max(2, cells // 8)):
         place = int((tick - begin) / (end - begin) * cells)

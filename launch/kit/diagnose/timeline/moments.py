@@ -33,8 +33,6 @@ class Started:
 
 @dataclass
 class Moments:
-    """The moments of one node."""
-
     prepared: Optional[Prepared] = None
     ranks: dict[str, Started] = field(default_factory=dict)  # the first start of each
     steps: dict[str, float] = field(default_factory=dict)  # the first of each rank that says so

@@ -30,21 +30,16 @@ PHASES = {
 
 
 class Span(NamedTuple):
-    """A phase of one node."""
-
     phase: str
     begin_s: float  # seconds since the batch script's start, by its clock
     end_s: float
 
     @property
     def length(self) -> float:
-        """Return the seconds that the phase took."""
         return self.end_s - self.begin_s
 
 
 class Row(NamedTuple):
-    """The phases of one node."""
-
     node: str
     clock_ahead_s: float  # of the batch script's, at least
     note: str  # what is missing
@@ -83,7 +78,6 @@ class Timeline:
         return -min(queued, ends / 4), ends
 
     def summaries(self) -> Iterator[Summary]:
-        """Yield a summary of each phase that some node reached."""
         for phase in PHASES:
             by_node = {row.node: row.length(phase) for row in self.nodes}
             found = {node: length for node, length in by_node.items() if length is not None}

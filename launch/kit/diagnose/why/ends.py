@@ -46,7 +46,6 @@ class TracebackFrame(NamedTuple):
 
     @property
     def is_users(self) -> bool:
-        """Return True if the file belongs to the user's program, not to a package."""
         return not stacks.INSTALLED.search(self.file)
 
 

@@ -56,12 +56,10 @@ class Evidence:
 
     @property
     def of_batch(self) -> list[Event]:
-        """Return the events of the batch script."""
         return [event for event in self.events if event.file.name == events.BATCH]
 
     @property
     def attempt(self) -> int:
-        """Return the number of the last attempt."""
         return events.last_number(self.events)
 
     def pause_s(self, failed: Failed) -> float:

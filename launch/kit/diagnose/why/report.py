@@ -122,7 +122,6 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
 
 
 def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings) -> Report:
-    """Return the rank at fault, the cause, its fix and hints."""
     found, others = weighed
     first, fault, lost = _at_fault(run, evidence, found)
     ended = {

@@ -35,7 +35,6 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """Return the line that shows the cause."""
         return self.log.lines[self.index] if self.index < len(self.log.lines) else ""
 
     @property

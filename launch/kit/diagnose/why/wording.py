@@ -54,7 +54,6 @@ def title_of(finding: Finding, evidence: Evidence) -> str:
 
 
 def fix_of(finding: Finding, evidence: Evidence) -> str:
-    """Return what to do about the cause."""
     fix = (evidence.record.get("local") and finding.cause.local_fix) or finding.cause.fix
     return printable(fix.format_map(facts.collect(evidence, finding)), 1000)
 
