@@ -129,7 +129,7 @@ def test_what_is_missing_is_said_of_each_node(logs: Path) -> None:
     found = made(logs)
     assert [row.note for row in found.nodes] == ["", "", "not ready"]
     assert found.nodes[2].spans[-1].phase == "unfinished" and found.nodes[2].spans[-1].end_s == pytest.approx(found.end_s)
-    assert chart.heading(found) == ["digits (4): 3 nodes; ended after 60.2 s with code 1"]
+    assert chart.heading(found) == "digits (4): 3 nodes; ended after 60.2 s with code 1"
     assert chart.remarks(found)[0] == "not ready: node3"
     assert "?" * 50 in "\n".join(line.plain for line in chart.picture(found, 100))
 

@@ -30,20 +30,19 @@ def save(timeline: Timeline, file: Path) -> None:
 def picture(timeline: Timeline, width: int) -> list[Text]:
     """Return the heading, a bar for each node, a table of the phases, and remarks."""
     return [
-        *map(Text, [*heading(timeline), ""]),
+        *map(Text, [heading(timeline), ""]),
         *_chart(timeline, width),
         *map(Text, ["", *_table(timeline, width), *remarks(timeline)]),
     ]
 
 
-def heading(timeline: Timeline) -> list[str]:
+def heading(timeline: Timeline) -> str:
     """Return the run, and how long it took where it has ended."""
-    nodes = len(timeline.nodes)
-    lines = [f"{printable(timeline.title)}: {formats.number(nodes, 'node')}"]
-    if timeline.end_s is not None:
-        code = f" with code {timeline.exit_code}" if timeline.exit_code else ""
-        lines[0] += f"; ended after {seconds(timeline.end_s)}{code}"
-    return lines
+    line = f"{printable(timeline.title)}: {formats.number(len(timeline.nodes), 'node')}"
+    if timeline.end_s is None:
+        return line
+    code = f" with code {timeline.exit_code}" if timeline.exit_code else ""
+    return f"{line}; ended after {seconds(timeline.end_s)}{code}"
 
 
 def remarks(timeline: Timeline) -> list[str]:

@@ -62,9 +62,13 @@ def read(logs: Path, number: Optional[int] = None) -> Attempt:
     if chosen not in begun:
         known = ", ".join(map(str, begun))
         raise UsageError(f"there is no attempt {number}", f"there are: {known}", where="--attempt")
-    attempt = Attempt(chosen, begun[-1], {}, {})
     found = events.read(logs, chosen)
-    _read_batch(attempt, [event for event in found if event.file.name == events.BATCH])
+    batch = [event for event in found if event.file.name == events.BATCH]
+    attempt = Attempt(chosen, begun[-1], {}, {name: Moments() for name in events.hosts(batch)})
+    for event in batch:
+        attempt.batch.setdefault(event.name, event.at_s)
+    if ends := events.last(batch, "ends"):
+        attempt.code = ends.number("code")
     _read_answers(attempt, logs, [event for event in found if event.name == "heard"])
     for event in found:
         _read_rank(attempt, event)
@@ -72,14 +76,6 @@ def read(logs: Path, number: Optional[int] = None) -> Attempt:
     ended = events.last(before, "ends")
     attempt.before = ended.at_s if ended else None
     return attempt
-
-
-def _read_batch(attempt: Attempt, found: list[Event]) -> None:
-    attempt.nodes = {name: Moments() for name in events.hosts(found)}
-    for event in found:
-        attempt.batch.setdefault(event.name, event.at_s)
-        if event.name == "ends":
-            attempt.code = event.number("code")
 
 
 def _read_answers(attempt: Attempt, logs: Path, heard: list[Event]) -> None:

@@ -83,13 +83,11 @@ class Timeline:
             found = {node: length for node, length in by_node.items() if length is not None}
             if not found:
                 continue
-            lengths = list(found.values())
-            least, median, most = min(lengths), statistics.median(lengths), max(lengths)
-            node = ""
-            if phase != "queue":
-                extreme = least if phase == "wait" else most
-                node = next(node for node, length in found.items() if length == extreme)
-            yield Summary(phase, least, median, most, node)
+            lengths = found.values()
+            slowest = (min if phase == "wait" else max)(found, key=found.__getitem__)
+            node = "" if phase == "queue" else slowest
+            median = statistics.median(lengths)
+            yield Summary(phase, min(lengths), median, max(lengths), node)
 
 
 def make(attempt: Attempt, title: str, submitted: Optional[float], ended: bool = False) -> Timeline:
@@ -169,15 +167,14 @@ def _offset(node: Moments, batch: dict[str, float]) -> float:
     It is 0 where the clocks may agree: an answer is not heard before it is given, and a task does
     not begin before srun starts it.
     """
-    least, most = [], []
+    ahead, most = 0.0, [0.0]
     if node.prepared:
-        least.append(node.prepared.ready - node.prepared.arrived)
+        ahead = node.prepared.ready - node.prepared.arrived
         most.append(node.prepared.begun - batch.get("preparing", batch["start"]))
     if node.ranks:
         begun = min(rank.begun for rank in node.ranks.values())
         most.append(begun - batch.get("ranks_started", batch["start"]))
-    ahead, behind = max(least, default=0.0), min(most, default=0.0)
-    return ahead if ahead > 0 else min(0.0, behind)
+    return ahead if ahead > 0 else min(most)
 
 
 def of_run(word: Optional[str], number: Optional[int]) -> Timeline:
