@@ -50,7 +50,7 @@ def _checks(result: Result, marks: dict[str, str], width: int) -> list[str]:
         return [_one_row(check, result, marks) for check in checks]
     remarks = ["", *(_common(result, check) for check in checks)]
     whole = table.lines([(*row, remark) for row, remark in zip(rows, remarks)])
-    return [_cut(line, width) for line in whole]
+    return [line if len(line) <= width else f"{line[: width - 3]}..." for line in whole]
 
 
 def _alike(result: Result) -> dict[tuple[tuple[str, str], ...], list[str]]:
@@ -79,11 +79,6 @@ def _common(result: Result, check: str) -> str:
     """Return what a check saw, if it saw the same on all nodes where it found nothing wrong."""
     seen = {of_node[check] for of_node in result.seen.values() if of_node.get(check)}
     return seen.pop() if len(seen) == 1 else ""
-
-
-def _cut(line: str, width: int) -> str:
-    """Return the line, cut to the width of the terminal."""
-    return line if len(line) <= width else line[: width - 3] + "..."
 
 
 def problems(findings: Iterable[NodeFinding], marks: dict[str, str]) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from kit import slurm
 from kit.base import signals
@@ -34,19 +34,22 @@ def _see_off_array(run: Run, *, follow_it: bool) -> None:
         one = f"one's logs: kit logs {run.id} --task {numbers[0]}"
         print(f"  its {len(numbers)} tasks: kit status {run.id}; {one}")
         return
-    try:
+    with _leaving_alone(run.id):
         found = job_watch.until_the_end(run, messages.say)
-    except KeyboardInterrupt:
-        _leave_alone(run.id)
     if found.state != "COMPLETED":
         fix = f"which tasks, and why: kit status {run.id}"
         raise KitError(f"{run} {found.state}: {found.detail}", fix)
 
 
-def _leave_alone(job_id: str) -> NoReturn:
-    again = f"to follow it again: kit logs -f {job_id}"
-    messages.say(f"job {job_id} goes on; to end it: kit cancel {job_id}; {again}")
-    sys.exit(signals.CTRL_C)
+@contextmanager
+def _leaving_alone(job_id: str) -> Iterator[None]:
+    """Let Ctrl-C end kit alone, and say so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = f"to follow it again: kit logs -f {job_id}"
+        messages.say(f"job {job_id} goes on; to end it: kit cancel {job_id}; {again}")
+        sys.exit(signals.CTRL_C)
 
 
 def follow_again(run: Run) -> None:
@@ -67,10 +70,8 @@ def _follow_noted(run: Run) -> None:
         return "" if found.active else found.state
 
     tail = log_copy.Tail(run.paths, run.id, messages.log_writer(run.folder))
-    try:
+    with _leaving_alone(run.id):
         state = log_copy.until(tail, lambda: run.state or ended() or None, log_copy.SHARED_POLL_S)
-    except KeyboardInterrupt:
-        _leave_alone(run.id)
     if state != "COMPLETED":
         raise KitError(f"{run} has ended: {state}", f"see: kit why {run.id}")
     messages.note(f"{run} has ended: {state}")
@@ -86,10 +87,8 @@ def _follow_here(run: Run) -> None:
     job_id, folder = run.id, Path(run.folder)
     tail = log_copy.Tail(RunPaths(folder), job_id, messages.log_writer(run.folder))
     watch = Watch(job_id, messages.say, run.works_in, lambda: tail.batch_size)
-    try:
+    with _leaving_alone(job_id):
         state = log_copy.until(tail, watch.ended, log_copy.SHARED_POLL_S)
-    except KeyboardInterrupt:
-        _leave_alone(job_id)
     if state.name == "COMPLETED":
         return
     following = job_chain.last_job(run.folder, job_id)

@@ -34,15 +34,13 @@ class _Help:
 class Command(_Help, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Keep all words behind -- for the program of job.yaml, where no job is named."""
-        if "--" in args and self._takes_arguments() and os.path.isfile("job.yaml"):
+        takes_arguments = {"target", "arguments"} <= {item.name for item in self.params}
+        if "--" in args and takes_arguments and os.path.isfile("job.yaml"):
             here = args.index("--")
             given, _, _ = self.make_parser(ctx).parse_args(args[:here])
             if not isinstance(given.get("target"), str):
                 args = [*args[: here + 1], "", *args[here + 1 :]]  # "" is no job
         return super().parse_args(ctx, args)
-
-    def _takes_arguments(self) -> bool:
-        return {"target", "arguments"} <= {item.name for item in self.params}
 
     def invoke(self, ctx: Any) -> Any:
         """Do the command: on this machine, or where what it is about is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kit.base import formats, table
 from kit.base.table import printable
 from kit.cluster.bench.bandwidth import Measured
-from kit.cluster.bench.links import Link, Slow
+from kit.cluster.bench.links import Slow
 
 MOST_NODES = 12  # for a matrix; with more, only the slowest links are shown
 SLOWEST = 10
@@ -49,15 +49,12 @@ def matrix(found: Measured, width: int) -> list[tuple[str, ...]]:
     needed = sum(max(map(len, column)) + 2 for column in zip(*rows))
     if len(names) <= MOST_NODES and needed <= width + 2:
         return rows
+    slowest = sorted(links, key=lambda link: link.busbw)[:SLOWEST]
     return [
         ("LINK", "GB/s"),
-        *((str(link), formats.significant(link.busbw)) for link in slowest(links)),
+        *((str(link), formats.significant(link.busbw)) for link in slowest),
         (f"of {len(links)} links, the slowest", ""),
     ]
-
-
-def slowest(links: tuple[Link, ...]) -> list[Link]:
-    return sorted(links, key=lambda link: link.busbw)[:SLOWEST]
 
 
 def heading(found: Measured) -> str:

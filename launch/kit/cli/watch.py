@@ -193,19 +193,15 @@ def logs(
         if tail is not None or choice != LogChoice():
             fix = "leave out -f; or follow one file: tail -f"
             raise UsageError("-f shows the logs of all nodes, from the beginning", fix)
-        _follow(found, runs)
+        if len(runs) > 1:
+            fix = f"follow one: kit logs {found.id} -f --task {runs[0].task}"
+            raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
+        following.follow_again(runs[0])
         return
     files = array_status.logs(found, number, choice)
     if not files:
         raise _nothing(runs[0] if number is not None else found, runs, choice)
     _print(files, found, tail)
-
-
-def _follow(found: Run, runs: list[Run]) -> None:
-    if len(runs) > 1:
-        fix = f"follow one: kit logs {found.id} -f --task {runs[0].task}"
-        raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
-    following.follow_again(runs[0])
 
 
 def _nothing(run: Run, tasks: list[Run], choice: LogChoice) -> KitError:
