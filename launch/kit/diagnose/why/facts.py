@@ -50,15 +50,9 @@ def typed(record: RunRecord) -> list[str]:
     if not words or words[0] not in ("submit", "run", "render"):
         return ["kit", "submit", "JOB"]
     words = [words[0], *(_without_secret(word, before) for before, word in zip(words, words[1:]))]
-    kept = ["kit"]
-    skip = False
-    for index, word in enumerate(words):
-        if word == "--":
-            return [*kept, *words[index:]]
-        if not skip and word != "--follow" and not word.startswith("--output"):
-            kept.append(word)
-        skip = word == "--output"
-    return kept
+    end = words.index("--") if "--" in words else len(words)
+    kept = command_line.without(words[:end], ["--output", "DIR"])
+    return ["kit", *(word for word in kept if word != "--follow"), *words[end:]]
 
 
 def _without_secret(word: str, before: str) -> str:
