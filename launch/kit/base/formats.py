@@ -92,6 +92,11 @@ def ranks(numbers: Collection[int]) -> str:
     return f"rank{'' if len(numbers) == 1 else 's'} {spans(numbers)}"
 
 
+def ranks_do(numbers: Collection[int], one: str, several: str) -> str:
+    """Return which ranks, with the verb for one or for several: rank 3 waits, ranks 0-2,5 wait."""
+    return f"{ranks(numbers)} {one if len(numbers) == 1 else several}"
+
+
 def natural(name: str) -> list[str]:
     """Return a key that sorts the numbers in names by their size."""
     return [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", name)]

@@ -16,6 +16,7 @@ from typing import Any, Callable, Optional
 
 from kit.base import formats
 from kit.files import safe_read
+from kit.runs import log_files
 
 ALL_RANKS = "default_pg"  # the group of init_process_group
 MOST_RANKS = 1024  # whose dumps are read
@@ -81,7 +82,8 @@ class Stuck:
     def sentence(self, short: Shorten = str) -> str:
         """Return who waits in what, and why; `short` makes a place, file:line, shorter."""
         place = f", at {short(self.call.place)}" if self.call.place else ""
-        return f"{_ranks(self.group.waiting)} in {self.what}{place}{self.why(short)}"
+        waiting = formats.ranks_do(self.group.waiting, "waits", "wait")
+        return f"{waiting} in {self.what}{place}{self.why(short)}"
 
     def why(self, short: Shorten = str) -> str:
         """Return who is missing, or by what the calls differ, as the end of a sentence."""
@@ -95,8 +97,8 @@ class Stuck:
             return f"; all have called it, and it does not end: {fault}"
         late = [rank for rank in missing if rank in self.have_dumps]
         if not late:
-            return f"; {_ranks(missing, 'has', 'have')} left no dump"
-        said = f"; {_ranks(late, 'has', 'have')} not called it"
+            return f"; {formats.ranks_do(missing, 'has', 'have')} left no dump"
+        said = f"; {formats.ranks_do(late, 'has', 'have')} not called it"
         last = group.last.get(late[0])
         if not last:
             return said
@@ -116,24 +118,14 @@ def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
     waiting = {rank for group in stuck for rank in group.waiting}
     # A rank that is missing here may itself wait in another group: that one comes first.
     stuck.sort(key=lambda group: not group.missing or not waiting.isdisjoint(group.missing))
-    return Stuck(stuck[0], frozenset(traces), max(map(_written_s, dumps.values())))
-
-
-def _written_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    at_s = max(map(log_files.changed_ns, dumps.values())) / 1e9
+    return Stuck(stuck[0], frozenset(traces), at_s)
 
 
 def explain(dumps: Mapping[int, Path], ranks: int) -> str:
     """Return in a sentence what did not end; empty where nothing tells."""
     stuck = find(dumps, ranks)
     return stuck.sentence() if stuck else ""
-
-
-def _ranks(ranks: list[int], one: str = "waits", several: str = "wait") -> str:
-    return f"{formats.ranks(ranks)} {one if len(ranks) == 1 else several}"
 
 
 def _groups(traces: Mapping[int, dict[str, Any]], ranks: int) -> Iterator[Group]:

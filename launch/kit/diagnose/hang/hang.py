@@ -70,7 +70,7 @@ def find_ranks(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
         hosts = events.hosts(attempt_events) or hostlist.expand(found.detail)
     seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
     attempt = found.run.paths.attempts(found.run.id)[-1]
-    recorded = _recorded(found.run, plan, attempt)
+    recorded = flight.find(found.run.paths.flights(found.run.id, attempt), plan.layout.ranks)
     return Ranks(found.run, found.elapsed, plan, seen, attempt, recorded)
 
 
@@ -88,7 +88,7 @@ def kept(run: Run) -> Optional[Ranks]:
         return None
     plan = run_record.plan_of(run_dir.load(Path(run.folder)))
     hosts = events.hosts(events.read(run.paths.logs(run.id), attempt))
-    recorded = _recorded(run, plan, attempt)
+    recorded = flight.find(run.paths.flights(run.id, attempt), plan.layout.ranks)
     seen = _seen_then(run, plan, attempt, hosts) if stalled else None
     if not seen and not recorded:
         return None
@@ -107,11 +107,6 @@ def _seen_then(run: Run, plan: Plan, attempt: int, hosts: list[str]) -> Optional
         return None
     answers = stacks.read(text.decode("utf-8", "replace"))
     return _compared(answers, hosts, _ranks_per_node(run, plan, hosts))
-
-
-def _recorded(run: Run, plan: Plan, attempt: int) -> Optional[Stuck]:
-    """Return what the dumps of an attempt tell of a collective that did not end."""
-    return flight.find(run.paths.flights(run.id, attempt), plan.layout.ranks)
 
 
 def _running_here() -> Status:

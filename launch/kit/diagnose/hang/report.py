@@ -44,8 +44,8 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
         yield f"{', '.join(seen.silent)} did not answer within {hang.PATIENCE_S} s: {effect}"
     for node in dict.fromkeys(seen.missing.values()):
         missing = [rank for rank, place in seen.missing.items() if place == node]
-        verb = "has" if len(missing) == 1 else "have"
-        yield f"{formats.ranks(missing)} {verb} no process on {node or 'any node that answered'}"
+        who = formats.ranks_do(missing, "has", "have")
+        yield f"{who} no process on {node or 'any node that answered'}"
     groups = stacks.groups(seen.processes)
     stuck = ranks.recorded
     if stuck and not any(_shows(group, stuck) for group in groups):
@@ -174,11 +174,8 @@ def _explain(why: str) -> tuple[str, str]:
 def last_words(ranks: Ranks, rank: int) -> Optional[tuple[float, str]]:
     """Return (seconds ago, the last line of a rank's log); None where it has no log."""
     path = ranks.run.paths.rank_log(ranks.run.id, ranks.attempt, rank)
-    try:
-        age_s = time.time() - path.stat().st_mtime
-    except OSError:
-        return None
-    return age_s, log_files.last_line(path)
+    changed_ns = log_files.changed_ns(path)
+    return (time.time() - changed_ns / 1e9, log_files.last_line(path)) if changed_ns else None
 
 
 def as_json(ranks: Ranks) -> dict[str, Any]:

@@ -39,16 +39,13 @@ def difference(texts: Iterable[str]) -> str:
     for text in texts:
         for rank, number, operation, shape, dtype in _CALL.findall(text):
             calls[int(rank)] = Fingerprint(operation, shape, dtype, number)
-    for what in _VERBS:
+    for what, verbs in _VERBS.items():
         values: dict[str, list[int]] = {}
         for rank, call in sorted(calls.items()):
             values.setdefault(getattr(call, what) or "no tensor", []).append(rank)
         if len(values) > 1:
             rarest_first = sorted(values.items(), key=lambda item: len(item[1]))
-            return ", ".join(_said(ranks, what, value) for value, ranks in rarest_first)
+            return ", ".join(
+                f"{formats.ranks_do(ranks, *verbs)} {value}" for value, ranks in rarest_first
+            )
     return "the line says by what"
-
-
-def _said(ranks: list[int], what: str, value: str) -> str:
-    one, several = _VERBS[what]
-    return f"{formats.ranks(ranks)} {one if len(ranks) == 1 else several} {value}"

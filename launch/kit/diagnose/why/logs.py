@@ -65,7 +65,7 @@ def read(path: Path, kind: str, most: int = TAIL, begin: int = 0) -> Log:
     except OSError:
         return Log(path, kind, [], "", rank=rank)
     lines = data.decode("utf-8", "replace").split("\n")
-    if lines and not lines[-1]:
+    if not lines[-1]:
         lines.pop()
     lines = [_last_drawn(line)[:LINE] for line in lines]
     return Log(path, kind, lines, "\n".join(_clean(lines, kind)), begin, rank)
@@ -97,14 +97,6 @@ def by_age(folder: Path, names: list[str]) -> list[str]:
     """Return the names, the oldest file first by the file server's clock."""
 
     def age(name: str) -> tuple[int, list[str]]:
-        return changed_ns(folder / name), natural(name)
+        return log_files.changed_ns(folder / name), natural(name)
 
     return sorted(names, key=age)
-
-
-def changed_ns(path: Path) -> int:
-    """Return when a file was last written; 0 where there is no such file."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0

@@ -85,13 +85,9 @@ def unknown_cause(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
 
 def silence_until_now(run: history.Run, evidence: Evidence) -> Iterator[str]:
     """Yield since when the ranks of a run that may go on have said nothing."""
-    ages = [
-        time.time() - path.stat().st_mtime
-        for path in log_files.files(run.paths, run.id)[1:]
-        if path.is_file()
-    ]
-    if ages and events.last(evidence.of_batch, "ranks_started"):
-        what = f"its ranks have printed nothing for {formats.duration(min(ages))}"
+    last_ns = max(map(log_files.changed_ns, log_files.files(run.paths, run.id)[1:]), default=0)
+    if last_ns and events.last(evidence.of_batch, "ranks_started"):
+        what = f"its ranks have printed nothing for {formats.duration(time.time() - last_ns / 1e9)}"
         yield f"  {what}; where they are, if it runs: kit hang"
 
 
@@ -100,9 +96,7 @@ def silence_before_the_end(evidence: Evidence) -> Iterator[str]:
     stopped = events.last(evidence.of_batch, "stopped_by")
     # A node's log has the words of torchrun, too, which speaks of the end itself.
     logs = evidence.paths.attempt_logs(evidence.job_id, evidence.attempt)
-    last_s = max(
-        (path.stat().st_mtime for path in logs.glob("rank*.out") if path.is_file()), default=0
-    )
+    last_s = max(map(log_files.changed_ns, logs.glob("rank*.out")), default=0) / 1e9
     if stopped and last_s and stopped.at_s - last_s >= SILENT_S:
         what = f"its ranks had printed nothing for {formats.duration(stopped.at_s - last_s)}"
         yield f"  before that {what}; next time, while it hangs: kit hang"
