@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from kit.base import formats
 
 _CALL = re.compile(
-    r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+)[, ]*"
-    r"OpType=(\w+)(?:, TensorShape=(\[[^\]\n]*\]), TensorDtypes=(\w+))?"
+    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\("
+    r"SequenceNumber=(?P<number>\d+)[, ]*OpType=(?P<operation>\w+)"
+    r"(?:, TensorShape=(?P<shape>\[[^\]\n]*\]), TensorDtypes=(?P<dtype>\w+))?"
 )
 _VERBS = {
     "operation": ("calls", "call"),
@@ -24,25 +24,13 @@ _VERBS = {
 }
 
 
-class Fingerprint(NamedTuple):
-    """A rank's call of a collective."""
-
-    operation: str
-    shape: str  # of its first tensor; empty where it has none
-    dtype: str
-    number: str
-
-
 def difference(texts: Iterable[str]) -> str:
     """Return by what the ranks' calls differ: rank 3 has [10], ranks 0-2 have [12]."""
-    calls: dict[int, Fingerprint] = {}
-    for text in texts:
-        for rank, number, operation, shape, dtype in _CALL.findall(text):
-            calls[int(rank)] = Fingerprint(operation, shape, dtype, number)
+    calls = {int(call["rank"]): call for text in texts for call in _CALL.finditer(text)}
     for what, verbs in _VERBS.items():
         values: dict[str, list[int]] = {}
-        for rank, call in sorted(calls.items()):
-            values.setdefault(getattr(call, what) or "no tensor", []).append(rank)
+        for rank in sorted(calls):
+            values.setdefault(calls[rank][what] or "no tensor", []).append(rank)
         if len(values) > 1:
             rarest_first = sorted(values.items(), key=lambda item: len(item[1]))
             return ", ".join(
