@@ -32,9 +32,7 @@ def run(plan: Plan, request: BenchRequest, shown: Shown) -> int:
     plan = bench.with_program(plan, request)
     is_local = not request.dry_run and (request.local or _is_without_slurm())
     try:
-        # Whoever reads the JSON wants nothing else on stdout.
-        is_quiet = shown.as_json and not request.dry_run
-        with contextlib.redirect_stdout(sys.stderr) if is_quiet else contextlib.nullcontext():
+        with messages.quiet(shown.as_json and not request.dry_run):
             _start(plan, request, is_local=is_local)
     except (KitError, SystemExit) as error:
         _show_what_there_is(plan, shown, error)

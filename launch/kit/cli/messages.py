@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ from kit.runs import sharing
 
 def say(text: str) -> None:
     print(f"kit: {text}", flush=True)
+
+
+def quiet(is_for_programs: bool) -> AbstractContextManager[object]:
+    """Let everything but an answer for programs go to stderr."""
+    return redirect_stdout(sys.stderr) if is_for_programs else nullcontext()
 
 
 def confirm(question: str) -> bool:

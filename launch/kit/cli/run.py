@@ -80,7 +80,7 @@ def submit(
         messages.say(submitting.estimate(plan, waits))
     else:
         answer = submission.Answer(follow, as_json, parsable)
-        with answer.alone():
+        with messages.quiet(as_json or parsable):
             submission.submit(plan, waits, answer)
 
 

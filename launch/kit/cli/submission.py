@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -32,13 +31,6 @@ class Answer:
     as_json: bool = False
     parsable: bool = False  # as sbatch does: the job's id alone
     out: TextIO = field(default_factory=lambda: sys.stdout)
-
-    def alone(self) -> contextlib.AbstractContextManager[object]:
-        """Let everything but an answer for programs go to stderr."""
-        is_for_programs = self.as_json or self.parsable
-        return (
-            contextlib.redirect_stdout(sys.stderr) if is_for_programs else contextlib.nullcontext()
-        )
 
     def give(self, run: Run, said: str, code: str = "") -> None:
         """Print about a job that is submitted whether anybody can read it or not."""
