@@ -59,19 +59,20 @@ def find_ranks(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
         found = _running_here()
     else:
         found = status.of_task(*array_status.find(word, None, live=True))
-    if found.state != "RUNNING" and (last := kept(found.run)):
+    run = found.run
+    if found.state != "RUNNING" and (last := kept(run)):
         return last
-    sharing.refuse_others(found.run.folder, "look into its ranks")
+    sharing.refuse_others(run.folder, "look into its ranks")
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
-    if not found.run.local:
-        attempt_events = events.last_attempt(events.batch(found.run.paths.logs(found.run.id)))
+    if not run.local:
+        noted = events.last_attempt(events.batch(run.paths.logs(run.id)))
         # A job with spares has more nodes than its batch script chose.
-        hosts = events.hosts(attempt_events) or hostlist.expand(found.detail)
-    seen = _ask_nodes(found.run, plan, hosts, full=full, pause=pause)
-    attempt = found.run.paths.attempts(found.run.id)[-1]
-    recorded = flight.find(found.run.paths.flights(found.run.id, attempt), plan.layout.ranks)
-    return Ranks(found.run, found.elapsed, plan, seen, attempt, recorded)
+        hosts = events.hosts(noted) or hostlist.expand(found.detail)
+    seen = _ask_nodes(run, plan, hosts, full=full, pause=pause)
+    attempt = run.paths.attempts(run.id)[-1]
+    recorded = flight.find(run.paths.flights(run.id, attempt), plan.layout.ranks)
+    return Ranks(run, found.elapsed, plan, seen, attempt, recorded)
 
 
 def kept(run: Run) -> Optional[Ranks]:

@@ -115,7 +115,7 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
         yield _head(run, "Slurm starts it again")
     else:
         yield _head(run, "no log says that it has ended")
-        yield from wording.silence_until_now(run, evidence)
+        yield from wording.silence_until_now(evidence)
     if evidence.batch.lines:
         yield from wording.last_lines(evidence.batch)
     yield f"  where it is: kit status {run.id}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional
 
@@ -14,7 +13,7 @@ from kit.diagnose.why.logs import Log
 from kit.runs.events import Failed
 
 CAUSES = known_causes()
-CAUSE_NAMED: Mapping[str, Cause] = {cause.name: cause for cause in reversed(CAUSES)}
+CAUSE_NAMED = {cause.name: cause for cause in reversed(CAUSES)}
 CAUSE_NOTED = {word: cause for cause in CAUSES for word in cause.noted_as}
 CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
 EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")

@@ -15,7 +15,7 @@ from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.diagnose.why.verdict import Finding
-from kit.runs import events, history, log_files
+from kit.runs import events, log_files
 from kit.runs.events import Failed
 
 WIDTH = 160  # characters to show of a line
@@ -83,9 +83,10 @@ def unknown_cause(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
     yield f"  fix: read the whole log: less {shlex.quote(os.path.relpath(telling.path))}"
 
 
-def silence_until_now(run: history.Run, evidence: Evidence) -> Iterator[str]:
+def silence_until_now(evidence: Evidence) -> Iterator[str]:
     """Yield since when the ranks of a run that may go on have said nothing."""
-    last_ns = max(map(log_files.changed_ns, log_files.files(run.paths, run.id)[1:]), default=0)
+    _, *logs = log_files.files(evidence.paths, evidence.job_id)
+    last_ns = max(map(log_files.changed_ns, logs), default=0)
     if last_ns and events.last(evidence.of_batch, "ranks_started"):
         what = f"its ranks have printed nothing for {formats.duration(time.time() - last_ns / 1e9)}"
         yield f"  {what}; where they are, if it runs: kit hang"
