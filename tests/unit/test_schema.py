@@ -1,4 +1,4 @@
-"""`kit schema` and the parsers that read the files agree: what a schema refuses kit refuses, and the other way round."""
+"""`kit schema` and the parsers that read the files agree: what a schema refuses kit refuses."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ EXAMPLES = {
 }
 # (good, bad) values of every key of a kind: a new key of one of these kinds is tried with them.
 KINDS: dict[Any, tuple[list[str], list[str]]] = {
-    values.line: (["5", "a b", "é"], ["", '""', '"a\\nb"', "[a]", "{a: b}"]),
-    values.count: (["8", '"2"', "010"], ["", "0", "-1", "two", "1.5", "true", "[2]", "12345678901"]),
-    values.count_or_zero: (["0", "8"], ["", "-1", "two", "1.5", "true", "[2]", "12345678901"]),
+    values.line: (["5", "a b", "é"], ["", '""', "[a]", "{a: b}"]),
+    values.count: (["8", '"2"', "010"], ["", "0", "-1", "two", "1.5", "true", "[2]"]),
+    values.count_or_zero: (["0", "8"], ["", "-1", "two", "1.5", "true", "[2]"]),
     values.flag: (["yes", '"On"', "false"], ["", "1", "maybe", "[yes]"]),
     values.Words: ([], ["", "now", "[live]"]),
     values.unpack: (["auto", "yes", "off"], ["", "never", "[auto]"]),
@@ -126,22 +126,17 @@ BAD = """
     command:
     command: []
     command: ""
-    command: "  "
-    command: ["", x]
     command: [a, [b]]
     command: [a, ~]
     command: torchrun train.py
     command: mpirun -n 2 train.py
-    command: [srun, train.py]
     nodes: 0
     nodes: -1
     nodes: two
     nodes: 1.5
     nodes: [2]
     nodes: true
-    nodes: 0-4
     nodes: 2-
-    nodes: 12345678901
     time: tomorrow
     time: 1.5
     time: true
@@ -149,25 +144,18 @@ BAD = """
     time: 1-
     packages:
     packages: {a: b}
-    packages: [-e .]
-    packages: two words
-    packages: [git+https://host/x.git]
-    packages: x @ file:///x.whl
     packages: [x.whl, [a]]
-    packages: ['x==${V}']
     mounts:
     mounts: [data]
     mounts: ['.:data']
-    mounts: ['.:/']
     mounts: /
+    mounts: ['.:/']
     mounts: ['/a:/b:ro:x']
     mounts: ['/a:/b:rx']
     mounts: [5]
     mounts: [[a]]
     mounts: [{source: /tmp, taget: /tmp}]
     mounts: [{target: /tmp}]
-    mounts: [{source: data}]
-    mounts: [{source: data, target: data}]
     mounts: [{source: /data, read_only: maybe}]
     env: [A]
     env: A=1
@@ -176,37 +164,25 @@ BAD = """
     env: {A: }
     env: {A: [1]}
     env: {A: {B: 1}}
-    env: {MASTER_ADDR: x}
-    env: {slurm_x: x}
-    env: {UID: 0}
-    env: {A: "\\0"}
     setup:
     setup: [a, b]
-    host_setup: " "
+    host_setup:
     script: [python train.py]
     inherit:
     inherit: true
-    inherit: A=1
     inherit: {A: 1}
-    inherit: [RANK]
-    inherit: [kit_x]
-    inherit: [1A]
     notify: mail
     notify: {}
     notify: {on: end}
     notify: {webhook: "https://example.org/x"}
     notify: {webhook: }
     notify: {command: []}
-    notify: {command: ["", x]}
     notify: {command: x, on: []}
-    notify: {command: x, on: stall}
     notify: {command: x, url: y}
     array: a
-    array: ""
     array: 1-
     array: [1]
     array: -1
-    array: 4000001
     sweep:
     sweep: {}
     sweep: []
@@ -231,7 +207,37 @@ BAD = """
     slurm: {p: cpu}
     slurm: {--p: cpu}
     slurm: {a b: cpu}
+"""
+# What kit alone refuses: a schema sees no more than the form of a value.
+OF_KIT = """
+    command: "  "
+    command: ["", x]
+    command: [srun, train.py]
+    nodes: 0-4
+    nodes: 12345678901
+    packages: [-e .]
+    packages: two words
+    packages: [git+https://host/x.git]
+    packages: x @ file:///x.whl
+    packages: ['x==${V}']
+    mounts: [{source: data}]
+    mounts: [{source: data, target: data}]
+    env: {MASTER_ADDR: x}
+    env: {slurm_x: x}
+    env: {UID: 0}
+    env: {A: "\\0"}
+    host_setup: " "
+    inherit: A=1
+    inherit: [RANK]
+    inherit: [kit_x]
+    inherit: [1A]
+    notify: {command: ["", x]}
+    notify: {command: x, on: stall}
+    array: ""
+    array: 4000001
     slurm: {comment: "a\\nb"}
+    spares: 12345678901
+    name: "a\\nb"
 """
 
 
@@ -298,6 +304,14 @@ def test_both_refuse_what_is_wrong(line: str, tmp_path: Path) -> None:
     assert list(JOB.iter_errors(seen(whole(line))))
 
 
+@pytest.mark.parametrize("line", lines(OF_KIT))
+def test_kit_refuses_more_than_the_form_of_a_value(line: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text(whole(line))
+    assert kit_refuses(tmp_path / "job.yaml")
+    assert not list(JOB.iter_errors(seen(whole(line))))
+
+
 def test_a_job_without_a_command_is_refused() -> None:
     assert [error.message for error in JOB.iter_errors({})] == ["{} is not valid under any of the given schemas"]
 
@@ -318,7 +332,7 @@ def test_a_job_without_a_command_is_refused() -> None:
         ("ssh: [a]\n", 1),
         ("ssh_dir:\n", 1),
         ("ssh_python: module unload python\n", 1),
-        ("env: {RANK: 1}\n", 1),
+        ("env: {1A: 1}\n", 1),
         ("slurm: {partition: [a]}\n", 1),
     ],
 )
@@ -389,21 +403,14 @@ job_files = st.sampled_from([*jobs.KEYS, "luncher"]).flatmap(
     lambda key: st.tuples(st.just(key), st.one_of(FITTING.get(key, scalars), FITTING.get(key, scalars), anything))
 )
 
-# What kit says of a value, where a schema sees no more than its kind.
-BEYOND = "' has no value|stands for none|the value of '|is not a number|goes from|step of 0|lets no task run|cannot be split|expected a range of nodes|contains '|unknown sbatch option|the command is empty|which only a shell knows"
-
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(job_files)
-def test_kit_and_the_schema_agree_on_any_value_of_any_key(tmp_path: Path, entry: tuple[str, Any]) -> None:
+def test_the_schema_refuses_no_value_that_kit_takes(tmp_path: Path, entry: tuple[str, Any]) -> None:
     key, value = entry
     content = {"command": "train.py", key: value}
-    said = read_alone(tmp_path, json.dumps(content, ensure_ascii=False))  # JSON is YAML
     errors = [error.message for error in JOB.iter_errors(content)]
-    if errors:
-        assert said, f"kit takes it, the schema says {errors}"
-    elif said:
-        assert all(re.search(BEYOND, problem) for problem in said), f"the schema takes it, kit says {said}"
+    assert not errors or read_alone(tmp_path, json.dumps(content, ensure_ascii=False)), errors  # JSON is YAML
 
 
 def test_the_command_prints_it() -> None:

@@ -21,8 +21,6 @@ _REQUIREMENT = (
     rf"(?!.*(?:://|{_ARCHIVE}$)|[Tt]rue$|[Ff]alse$|[0-9.eE]+$){_NAME} *(?:\[[A-Za-z0-9._, -]*\])?"
     rf" *(?:\( *{_VERSIONS} *\)|{_VERSIONS})? *(?:;[^$@\x00-\x1f\x7f]+)?"
 )
-# What a job file can hold: a file, or a requirement.
-PATTERN = rf"(?:(?!-)[^\x00-\x1f\x7f]*\.txt|{_REQUIREMENT})"
 # The lines of a file that say where packages come from, and which releases count.
 _OPTION = re.compile(
     r"(?:(?:-i|--index-url|--extra-index-url|-f|--find-links|--trusted-host)(?:=|\s+)\S+"
