@@ -99,31 +99,26 @@ def check(image: Path) -> str:
     found = origin(image)
     if not found or not image.is_file():
         return ""
-    expected = str(found["sha256"])
-    if _known_digests().find(image, image.stat()) == expected:
-        return expected
-    size = image.stat().st_size
-    difference = ""
+    expected, size = str(found["sha256"]), image.stat().st_size
     if size != found["size"]:  # found without reading the file
         difference = f"it has {size} bytes, not {found['size']}"
-    elif (actual := sha256(image)) != expected:
+    elif (actual := digest(image)) != expected:
         difference = f"its sha256 is {actual}, not {expected}"
-    if difference:
-        raise KitError(
-            f"{image} is not the file that was built: {difference}",
-            "it was cut off or changed: remove it, and run kit build again",
-        )
-    remember(image, expected)
-    return expected
+    else:
+        return expected
+    raise KitError(
+        f"{image} is not the file that was built: {difference}",
+        "it was cut off or changed: remove it, and run kit build again",
+    )
 
 
 def digest(image: Path) -> str:
     """Return the sha256 of any file, reading it only if it has changed since the last time."""
-    known = _known_digests().find(image, image.stat())
-    if known:
-        return known
-    found = sha256(image)
-    remember(image, found)
+    facts = image.stat()
+    found = _known_digests().find(image, facts)
+    if not found:
+        found = sha256(image)
+        remember(image, facts, found)
     return found
 
 
@@ -162,10 +157,10 @@ def _hash(image: Path) -> hashlib._Hash:
     return digest
 
 
-def remember(image: Path, digest: str) -> None:
-    """Save, for this user, that the file as it is now has this sha256."""
+def remember(image: Path, facts: os.stat_result, digest: str) -> None:
+    """Save, for this user, the sha256 of a file. facts: its inode from before it was read."""
     known = _known_digests()
-    known.note(image, image.stat(), digest)
+    known.note(image, facts, digest)
     known.save()
 
 

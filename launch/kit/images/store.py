@@ -264,7 +264,7 @@ def publish(place: Place, origin: dict[str, Any]) -> dict[str, Any]:
     place.unfinished_record.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     os.replace(place.unfinished, place.file)
     os.replace(place.unfinished_record, place.record)
-    image_files.remember(place.file, digest)
+    image_files.remember(place.file, place.file.stat(), digest)
     return record
 
 
