@@ -48,7 +48,7 @@ class Assignments:
             self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
         elif exported and self._is_secret(name, value):
             self._secret(name, value, span)
-        elif value is None or self._is_itself(name, value):  # of the shell that submits
+        elif value is None or self.scope.is_itself(name, value):  # of the shell that submits
             self.placing.inherit(name)
             self.draft.carried(span, "inherit")
         else:
@@ -59,10 +59,6 @@ class Assignments:
         for name in re.findall(r"\$\{(\w+):?=", item.source):
             value = self.scope.values.get(name)
             self.keep(item._replace(sets=frozenset([name])), name, value, exported=False)
-
-    def _is_itself(self, name: str, value: Value) -> bool:
-        hole = self.scope.only_hole(value)
-        return hole is not None and hole.source in (f"${name}", f"${{{name}}}")
 
     def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
         text = "".join(value) if isinstance(value, list) else value
@@ -152,7 +148,7 @@ class Assignments:
         if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):
             self.draft.secrets[name] = {"command": f"cat {found[1]}"}
             self.draft.carried(span, "secrets")
-        elif value is None or self._is_itself(name, value):
+        elif value is None or self.scope.is_itself(name, value):
             self.draft.carried(span, "secrets")
         else:
             way = f"export {name} in your shell, or `secrets: {{{name}: {{command: cat FILE}}}}`"

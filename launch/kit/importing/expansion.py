@@ -33,7 +33,6 @@ _PARAMETER = re.compile(
     r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([@*]|\d+)\])?(?::?([-=])(?:.*))?\}", re.DOTALL
 )
 
-
 # Modules and environments add to these, so that a default for them is seldom taken.
 _OF_NODE = re.compile(r"((LD_)?LIBRARY_|PYTHON|C|MAN|PKG_CONFIG_)?PATH|LD_PRELOAD")
 
@@ -139,7 +138,7 @@ class Scope:
         holes = self.behind(text)
         if not holes:
             return quote.bash(text)
-        parts = re.split(f"({HOLE.pattern})", text)[::2]
+        parts = HOLE.split(text)
         sources = [word_parts.braced(hole.source, part) for hole, part in zip(holes, parts[1:])]
         if all(hole.is_quoted for hole in holes):
             pairs = zip(map(word_parts.escaped, parts), [*sources, ""])
@@ -152,7 +151,7 @@ class Scope:
     def assign(self, script: Script, node: Node) -> Value:
         """Return the value of an assignment, and keep it."""
         name = str(node["Name"]["Value"])
-        before_reads = {*self.reads}
+        was_read = name in self.reads
         value: Value = ""
         if "Array" in node:
             elements = (item["Value"] for item in node["Array"].get("Elems") or [])
@@ -166,27 +165,21 @@ class Scope:
             else:
                 value = before + value if isinstance(value, str) else [before, *value]
         self.values[name] = value
-        if name not in before_reads:  # its own value alone has read it
+        if not was_read:  # its own value alone has read it
             self.reads.discard(name)
         return value
 
     def text(self, script: Script, word: Node) -> str:
         """Return a word without splitting it, as in an assignment."""
-        fields = Fields(splits=False)
-        self._parts(script, word.get("Parts") or [], fields, quoted=False, first=True)
-        return " ".join(fields.end())
+        return " ".join(self._fields(script, word))
 
     def document(self, script: Script, word: Node) -> str:
         """Return the text of a here-document."""
-        fields = Fields(splits=False)
-        self._parts(script, word.get("Parts") or [], fields, quoted=True, first=False)
-        return "".join(fields.end())
+        return "".join(self._fields(script, word, quoted=True))
 
     def words(self, script: Script, word: Node) -> list[str]:
         """Return the words that a word becomes."""
-        fields = Fields(splits=True)
-        self._parts(script, word.get("Parts") or [], fields, quoted=False, first=True)
-        return fields.end()
+        return self._fields(script, word, splits=True)
 
     def settings(self, script: Script, call: Node) -> list[str]:
         """Return the NAME=VALUE words that stand before a command."""
@@ -195,18 +188,23 @@ class Scope:
             for item in call.get("Assigns") or []
         ]
 
-    def _parts(
-        self, script: Script, parts: list[Node], fields: Fields, *, quoted: bool, first: bool
-    ) -> None:
-        for index, part in enumerate(parts):
+    def _fields(
+        self, script: Script, word: Node, *, splits: bool = False, quoted: bool = False
+    ) -> list[str]:
+        fields = Fields(splits=splits)
+        self._parts(script, word, fields, quoted)
+        return fields.end()
+
+    def _parts(self, script: Script, word: Node, fields: Fields, quoted: bool) -> None:
+        for index, part in enumerate(word.get("Parts") or []):
             kind = part["Type"]
             if kind == "Lit":
-                self._literal(part["Value"], fields, quoted, first and index == 0)
+                self._literal(part["Value"], fields, quoted, is_first=index == 0)
             elif kind == "SglQuoted" and not (part.get("Dollar") and "\\" in part.get("Value", "")):
                 fields.add(part.get("Value", ""))
             elif kind == "DblQuoted":
                 fields.add("")
-                self._parts(script, part.get("Parts") or [], fields, quoted=True, first=False)
+                self._parts(script, part, fields, quoted=True)
             elif kind == "ParamExp":
                 self._parameter(script, part, fields, quoted)
             elif kind == "ArithmExp":
@@ -221,12 +219,12 @@ class Scope:
         else:
             fields.add(self.hole(source, names, quoted=quoted))
 
-    def _literal(self, text: str, fields: Fields, quoted: bool, first: bool) -> None:
+    def _literal(self, text: str, fields: Fields, quoted: bool, *, is_first: bool) -> None:
         if quoted:
             fields.add(re.sub(r'\\(?:([$`"\\])|\n)', lambda found: found[1] or "", text))
             return
         home = self.values.get("HOME")
-        if first and isinstance(home, str) and re.match(r"~(/|\Z)", text):
+        if is_first and isinstance(home, str) and re.match(r"~(/|\Z)", text):
             text = home + text[1:]
         is_pattern = re.search(r"(?<!\\)[*?]|(?<!\\)\{[^{}]*(,|\.\.)[^{}]*\}", text)
         if is_pattern and fields.splits:
@@ -253,7 +251,7 @@ class Scope:
                 self.values[name] = value
         if name in self.node_arrays and found[3] in (None, "0"):
             fields.add(self.hole("${MASTER_ADDR}", ["MASTER_ADDR"]))
-        elif value is None or self._is_unknown(name, value):
+        elif value is None or self.is_itself(name, value):
             fields.add(self.hole(source, [name], quoted=quoted, hint=self._hint(name)))
         elif quoted and "*" in (found[3], name):
             fields.add(" ".join(value if isinstance(value, list) else [value]))
@@ -268,10 +266,10 @@ class Scope:
             else:
                 fields.split(text)
 
-    def _is_unknown(self, name: str, value: Value) -> bool:
+    def is_itself(self, name: str, value: Value) -> bool:
         """Return whether a variable stands for itself: an index or a default is for bash then."""
         hole = self.only_hole(value)
-        return hole is not None and hole.source == f"${{{name}}}"
+        return hole is not None and hole.source in (f"${name}", f"${{{name}}}")
 
     def _arithmetic(self, script: Script, part: Node) -> str:
         """Return the number of $((...)), or a hole that hints at it."""

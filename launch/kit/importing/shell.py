@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,16 +64,16 @@ def parse(text: str, where: str) -> Script:
     return Script(text.encode(), json.loads(done.stdout).get("Stmts") or [])
 
 
-def descend(node: Any) -> Iterator[Node]:
-    """Return a node and all nodes below it."""
+def descend(node: Any, without: Collection[str] = ()) -> Iterator[Node]:
+    """Return a node and all nodes below it, but for those of some types and below these."""
     if isinstance(node, list):
         for item in node:
-            yield from descend(item)
-    elif isinstance(node, dict):
+            yield from descend(item, without)
+    elif isinstance(node, dict) and node.get("Type") not in without:
         yield node
         for name, item in node.items():
-            if name not in ("Pos", "End", "Comments") and isinstance(item, (dict, list)):
-                yield from descend(item)
+            if name not in ("Pos", "End", "Comments"):
+                yield from descend(item, without)
 
 
 def span(node: Node) -> Span:
@@ -92,13 +92,8 @@ def kind(statement: Node) -> str:
 
 def calls(node: Any) -> list[Node]:
     """Return the simple commands at and below a node, but for those inside $(...)."""
-    if isinstance(node, list):
-        return [call for item in node for call in calls(item)]
-    if not isinstance(node, dict) or node.get("Type") in ("CmdSubst", "ProcSubst"):
-        return []
-    own = [node] if node.get("Type") == "CallExpr" and node.get("Args") else []
-    inner = (item for item in node.values() if isinstance(item, (dict, list)))
-    return [*own, *(call for item in inner for call in calls(item))]
+    found = descend(node, without=("CmdSubst", "ProcSubst"))
+    return [item for item in found if item.get("Type") == "CallExpr" and item.get("Args")]
 
 
 def names_used(node: Any) -> set[str]:
@@ -107,11 +102,10 @@ def names_used(node: Any) -> set[str]:
     for item in descend(node):
         if item.get("Type") == "ParamExp" and item.get("Param"):
             found.add(str(item["Param"]["Value"]))
-            index = item.get("Index") or {}
-            found |= {name for name in [literal(index)] if re.fullmatch(r"[A-Za-z_]\w*", name)}
+            found |= set(filter(str.isidentifier, [literal(item.get("Index") or {})]))
         elif item.get("Type") in ("ArithmExp", "ArithmCmd"):
-            words = (part.get("Value") for part in descend(item) if part.get("Type") == "Lit")
-            found |= {str(word) for word in words if re.fullmatch(r"[A-Za-z_]\w*", str(word))}
+            words = (part.get("Value", "") for part in descend(item) if part.get("Type") == "Lit")
+            found |= set(filter(str.isidentifier, words))
     return found
 
 
@@ -134,7 +128,7 @@ def names_set(node: Any) -> set[str]:
     for call in calls(node):
         words = [literal(word) for word in call["Args"]]
         if words[0] in ("read", "mapfile", "readarray", "printf", "getopts", "let"):
-            found |= {word for word in words[1:] if word and re.fullmatch(r"[A-Za-z_]\w*", word)}
+            found |= set(filter(str.isidentifier, words[1:]))
     return found
 
 
