@@ -13,7 +13,7 @@ from kit.importing.expansion import HOLE, Scope
 from kit.importing.shell import Span
 
 # Lines that do the same in any folder: settings of the shell, and what names all paths in full.
-_ANYWHERE = re.compile(
+ANYWHERE = re.compile(
     r"(module|ml|conda|mamba|micromamba|spack|ulimit|umask|unset|alias|set|eval)\b"
     r"|(source|\.|mkdir|rm|cp|mv|ln|rsync|tar|unzip|chmod|touch)(\s+([\"']?[/~$]|-)\S*)+\Z"
 )
@@ -59,11 +59,6 @@ def change(
 def in_image(folder: str) -> str:
     """Return what to do about a folder that no mount shows."""
     return f"; or, if only the image has it, begin a `script` with `cd {folder}`"
-
-
-def is_dependent(source: str) -> bool:
-    """Return whether a line may do something else in another folder."""
-    return not _ANYWHERE.match(source)
 
 
 def cd_line(folder: str, before: str) -> str:

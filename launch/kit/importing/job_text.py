@@ -14,13 +14,13 @@ _ORDER = (
     *("gpus_per_node", "time", "max_restarts", "workdir", "mounts", "remap_root", "env", "inherit"),
     *("secrets", "setup", "host_setup", "array", "sweep", "slurm"),
 )
+_BLOCKS = ("setup", "host_setup", "script")
 _NO_IMAGE = """\
 # The script has no container: with `runtime: none` it runs as before. For a container make an image
 # by `kit build`, and write its name here instead of `runtime: none`.
 # image: NAME
 runtime: none
 """
-_IMAGE_TO_MAKE = "# image: NAME  # see below"
 _TITLES = {
     DECIDE: "To decide before the first submission",
     LEFT_OUT: "Not in this file, since kit does it or the job does not need it",
@@ -37,33 +37,29 @@ def render(draft: Draft, source: str) -> str:
         elif key == "image" and not draft.has_image:
             parts.append(_NO_IMAGE)
         elif key == "image":
-            parts.append(f"{_IMAGE_TO_MAKE}\n")
+            parts.append("# image: NAME  # see below\n")
         elif key == "command" and "script" not in found:
             parts.append("# command: train.py\n")
     for kind, title in _TITLES.items():
         reasons: dict[str, list[LedgerEntry]] = {}
-        for entry in sorted((each for each in draft.entries if each.kind == kind), key=_place):
+        entries = (each for each in draft.entries if each.kind == kind)
+        for entry in sorted(entries, key=lambda each: (each.first, each.last)):
             reasons.setdefault(entry.reason, []).append(entry)
         if reasons:
             parts.append(f"\n# {title}\n")
-        for reason, entries in reasons.items():
-            parts.append(f"# - {reason}\n{''.join(map(_comment, entries))}")
+        for reason, alike in reasons.items():
+            parts.append(f"# - {reason}\n{''.join(map(_comment, alike))}")
     return "".join(parts)
 
 
 def _values(draft: Draft) -> dict[str, Any]:
     """Return the keys of the job that have values."""
-    blocks = {
-        name: "\n".join(lines) for name, lines in vars(draft).items() if name in _BLOCKS and lines
-    }
-    plain = {name: getattr(draft, name) for name in ("env", "inherit", "secrets", "slurm")}
-    found = {**draft.keys, **blocks, **{name: value for name, value in plain.items() if value}}
-    if all(source == "env" for source in draft.secrets.values()) and draft.secrets:
-        found["secrets"] = list(draft.secrets)
-    return found
-
-
-_BLOCKS = ("setup", "host_setup", "script")
+    blocks = {name: "\n".join(getattr(draft, name)) for name in _BLOCKS}
+    others = {name: getattr(draft, name) for name in ("env", "inherit", "secrets", "slurm")}
+    if all(source == "env" for source in draft.secrets.values()):
+        others["secrets"] = list(draft.secrets)
+    given = {name: value for name, value in {**blocks, **others}.items() if value}
+    return {**draft.keys, **given}
 
 
 def _entry(key: str, value: Any) -> str:
@@ -74,9 +70,8 @@ def _entry(key: str, value: Any) -> str:
         indent = "2" if value.startswith((" ", "\n")) else ""
         return f"{key}: |{indent}\n{text}"
     if key == "command":
-        words = " ".join(value)
-        is_plain = all(_is_plain(word) for word in value)
-        return f"{key}: {inline(words if is_plain else value)}\n"
+        is_plain = all(re.fullmatch(r"[\w@%+=:,./-]+", word) for word in value)
+        return f"{key}: {inline(' '.join(value) if is_plain else value)}\n"
     if isinstance(value, dict) and key != "sweep":
         lines = (f"  {inline(name)}: {_short(text)}\n" for name, text in value.items())
         return f"{key}:\n{''.join(lines)}"
@@ -85,18 +80,10 @@ def _entry(key: str, value: Any) -> str:
     return f"{key}: {inline(value)}\n"
 
 
-def _is_plain(word: str) -> bool:
-    return bool(word) and all(letter.isalnum() or letter in "_@%+=:,./-" for letter in word)
-
-
 def _short(value: Any) -> str:
     """Return a value; numbers without quotes, since kit reads them as they are written."""
     is_bare = isinstance(value, str) and (re.fullmatch("[0-9]+", value) or value == "true")
     return str(value) if is_bare else inline(value)
-
-
-def _place(entry: LedgerEntry) -> tuple[int, int]:
-    return entry.first, entry.last
 
 
 def _comment(entry: LedgerEntry) -> str:

@@ -14,7 +14,7 @@ from kit.importing.expansion import DIFFERS, HOLE, Scope
 from kit.importing.shell import Span
 from kit.importing.starters import Starters
 
-_ALL = {"$@", "${@}"}
+_ALL = {"$@", "${@}"}  # arguments of the batch script, as they are
 # Reads the text of `bash -c` behind some mounts; returns the words of the program in it, and None
 # where there is more than that.
 Inner = Callable[[str, Span, Optional[list[str]]], Optional[list[str]]]
@@ -104,7 +104,8 @@ class Launch(Starters):
         """Write the program, as a command or as a script."""
         words = [self._here(word) for word in words]
         is_open = any(HOLE.search(word) for word in words[:-1])
-        if self._is_all_arguments(words[-1]) and not is_open:
+        last = self.scope.only_hole(words[-1])
+        if last and last.source in _ALL and not is_open:
             self.leave_out("$@: kit submit job.yaml -- ARGUMENTS adds them to the command")
             words = words[:-1]
         if not words:
@@ -118,11 +119,6 @@ class Launch(Starters):
                 words[1:] if name in ("python", "python3") and is_script else words
             )
         self._write()
-
-    def _is_all_arguments(self, word: str) -> bool:
-        """Return whether a word has all arguments of the batch script, as they are."""
-        hole = self.scope.only_hole(word)
-        return hole is not None and hole.source in _ALL
 
     def _here(self, word: str) -> str:
         """Return a path below the folder where the program starts as a relative one."""

@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     span: Span
     source: str
     uses: frozenset[str]
-    remarks: tuple[str, ...]  # what is to be decided, if it is the one
+    remarks: tuple[str, ...] = ()  # what is to be decided, if it is the one
 
 
 def _is_for_program(source: str) -> bool:
@@ -64,7 +64,7 @@ def _reads_folder(item: Item) -> bool:
     """Return whether a statement may do something else in another folder."""
     if item.kind in (DEFINE, EXPORT, LIMIT):
         return "PWD" in item.source or bool(COMPUTED.search(item.source))
-    return folders.is_dependent(item.source)
+    return not folders.ANYWHERE.match(item.source)
 
 
 def _about(arguments: set[str], key: str) -> str:

@@ -57,8 +57,8 @@ class Reader:
             if "-f" in options:
                 item = self._item(PREPARE, script, node, span)
                 self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
-                return
-            self._assign(script, node, command["Args"], span, exported=exported)
+            else:
+                self._assign(script, node, command["Args"], span, exported=exported)
         elif kind == "CallExpr":
             self._call(script, node, span)
         elif kind == "TimeClause" and command.get("Stmt"):
@@ -127,7 +127,8 @@ class Reader:
     def _call(self, script: Script, node: Node, span: Span) -> None:
         words = self.words(script, node["Cmd"])
         name = os.path.basename(words[0]) if words else ""
-        document = self._document(script, node)
+        documents = [item["Hdoc"] for item in node.get("Redirs") or [] if item.get("Hdoc")]
+        document = self.scope.document(script, documents[0]) if documents else None
         if not words:
             self.draft.decide(span, "the command is empty, as far as kit import can see")
         elif name == "read" and document is not None and words[-1].isidentifier():
@@ -151,10 +152,6 @@ class Reader:
 
     def words(self, script: Script, call: Node) -> list[str]:
         return [field for word in call["Args"] for field in self.scope.words(script, word)]
-
-    def _document(self, script: Script, node: Node) -> Optional[str]:
-        found = [item["Hdoc"] for item in node.get("Redirs") or [] if item.get("Hdoc")]
-        return self.scope.document(script, found[0]) if found else None
 
     def _evaluate(self, text: str, span: Span) -> None:
         try:
@@ -249,7 +246,7 @@ class Reader:
         else:
             self.placing.add(item)
             if name not in commands.CHANGING:
-                self.unknown.append(Candidate(0, words, span, item.source, item.uses, ()))
+                self.unknown.append(Candidate(0, words, span, item.source, item.uses))
 
     # ------------------------------------------------------------ loops and conditions
 
@@ -277,8 +274,7 @@ class Reader:
             for call in shell.calls(node):
                 words = self.words(script, call)
                 if words and (weight := commands.weight(words)):
-                    found = Candidate(weight, words, span, item.source, item.uses, ())
-                    self.candidates.append(found)
+                    self.candidates.append(Candidate(weight, words, span, item.source, item.uses))
             return
         for name in item.sets - variables.OWNED:
             self.scope.leave_open(name, quoted=False)
