@@ -13,8 +13,8 @@ from typing import NamedTuple, Optional, Union
 
 from kit.base import quote
 from kit.config.expansion import OF_SHELL
-from kit.importing import shell, word_parts
-from kit.importing.fields import Fields, compute
+from kit.importing import shell
+from kit.importing.fields import Fields, bare, braced, compute, escaped
 from kit.importing.shell import Node, Script
 
 Value = Union[str, list[str]]
@@ -113,9 +113,7 @@ class Scope:
         """Return a text with its expansions as the script writes them."""
         parts = HOLE.split(text)
         pairs = zip(self.behind(text), parts[1:])
-        return parts[0] + "".join(
-            word_parts.braced(hole.source, part) + part for hole, part in pairs
-        )
+        return parts[0] + "".join(braced(hole.source, part) + part for hole, part in pairs)
 
     def inner(self, text: str) -> str:
         """Return the text of `bash -c` with its expansions.
@@ -139,13 +137,13 @@ class Scope:
         if not holes:
             return quote.bash(text)
         parts = HOLE.split(text)
-        sources = [word_parts.braced(hole.source, part) for hole, part in zip(holes, parts[1:])]
+        sources = [braced(hole.source, part) for hole, part in zip(holes, parts[1:])]
         if all(hole.is_quoted for hole in holes):
-            pairs = zip(map(word_parts.escaped, parts), [*sources, ""])
+            pairs = zip(map(escaped, parts), [*sources, ""])
             return '"' + "".join(a + b for a, b in pairs) + '"'
-        found = word_parts.bare(parts[0])
+        found = bare(parts[0])
         for hole, source, part in zip(holes, sources, parts[1:]):
-            found += (f'"{source}"' if hole.is_quoted else source) + word_parts.bare(part)
+            found += (f'"{source}"' if hole.is_quoted else source) + bare(part)
         return found
 
     def assign(self, script: Script, node: Node) -> Value:

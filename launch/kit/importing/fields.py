@@ -1,4 +1,4 @@
-"""Split words into fields, and compute $((...)), as bash does."""
+"""Split words into fields, quote their parts, and compute $((...)), as bash has it."""
 
 from __future__ import annotations
 
@@ -67,3 +67,18 @@ def compute(text: str, values: Mapping[str, str]) -> Optional[str]:
         return str(value(ast.parse(text.strip(), mode="eval").body))
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
         return None
+
+
+def escaped(text: str) -> str:
+    return re.sub(r'(["\\$`])', r"\\\1", text)
+
+
+def bare(text: str) -> str:
+    """Return a part of a word, without quotes where it needs none."""
+    return text if re.fullmatch(r"[\w@%+=:,./-]*", text, re.ASCII) else f'"{escaped(text)}"'
+
+
+def braced(source: str, behind: str) -> str:
+    """Return $NAME as ${NAME} where the text behind it would change its name."""
+    is_open = re.fullmatch(r"\$\w+", source) and re.match(r"[\w[]", behind)
+    return f"${{{source[1:]}}}" if is_open else source
