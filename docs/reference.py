@@ -84,7 +84,7 @@ def _slurm() -> str:
         (f"`{name}`", f"the key `{key}`" if key else "the generated scripts")
         for name, key in sorted(sbatch_options.refused().items())
     ]
-    known = ", ".join(f"`{name}`" for name in sbatch_options.options())
+    known = ", ".join(f"`{name}`" for name in sbatch_options.KNOWN)
     said = (
         "Any option of sbatch by its long name, also an option of a Slurm plug-in. kit knows these,"
         f" and notices if one is misspelt: {known}.\n\nkit sets these options in another way:\n\n"

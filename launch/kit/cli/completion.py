@@ -75,8 +75,7 @@ def sbatch_options(incomplete: str) -> Values:
     if equals:
         return list(values) if name == "partition" else []
     known = [
-        option if option in known_options.FLAGS else f"{option}="
-        for option in known_options.options()
+        option if option in known_options.FLAGS else f"{option}=" for option in known_options.KNOWN
     ]
     return [*known, *(values if incomplete else [])]
 

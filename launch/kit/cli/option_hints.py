@@ -53,10 +53,10 @@ def option(name: str, known: list[str], typed: list[str]) -> str:
         return own
     is_short = re.fullmatch("-[A-Za-z]", name)
     long = sbatch_options.SHORT.get(name[1:], "") if is_short else name[2:].replace("_", "-")
-    if long not in sbatch_options.options():
+    if long not in sbatch_options.KNOWN:
         if close := closest(name, known, 0.82):
             return f"did you mean '{close}'?"
-        long = closest(long, sbatch_options.options(), 0.8)
+        long = closest(long, sbatch_options.KNOWN, 0.8)
     if long:
         given = f"{long}={value}" if value else long
         return f"an option of sbatch goes after --slurm: --slurm {given}"
@@ -94,7 +94,7 @@ def _programs_own_last(typed: list[str], known: list[str]) -> list[str]:
 def _is_kits_or_sbatchs(word: str, known: list[str]) -> bool:
     name = word.partition("=")[0] if word.startswith("--") else word[:2]
     long = name[2:] if name.startswith("--") else sbatch_options.SHORT.get(name[1:], "")
-    return name in {*known, *OTHER_OPTIONS, *TOTALS} or long in sbatch_options.options()
+    return name in {*known, *OTHER_OPTIONS, *TOTALS} or long in sbatch_options.KNOWN
 
 
 def _other_tools(words: list[str]) -> str:

@@ -69,8 +69,8 @@ OWNED_FLAGS = frozenset(
 )
 # Options whose value is a plain number.
 NUMBERS = frozenset("cpus-per-task cpus-per-gpu ntasks-per-core ntasks-per-socket".split())
-# sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so this list only serves to recognise
-# misspellings.
+# What a job or a profile may set, of sbatch 22.05 to 26.05; plug-ins such as Pyxis add more, so
+# this list only serves to recognise misspellings.
 KNOWN = """
     account acctg-freq batch bb bbf begin clusters comment constraint container container-id
     contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot
@@ -83,11 +83,6 @@ KNOWN = """
     switches thread-spec threads-per-core time-min tmp tres-bind tres-per-task uid use-min-nodes
     wait-all-nodes wckey
 """.split()
-
-
-def options() -> list[str]:
-    """Return the known options that a job or a profile may set; plug-ins such as Pyxis add more."""
-    return sorted(KNOWN)
 
 
 def every() -> set[str]:

@@ -131,7 +131,7 @@ _OPTIONS: Schema = {
         "pattern": "^(--|(?!--))[A-Za-z0-9-]{2,}$",
         "not": {"pattern": f"^(--)?({'|'.join(sorted(sbatch_options.refused()))})$"},
     },
-    "properties": dict.fromkeys(sbatch_options.options(), _OPTION),
+    "properties": dict.fromkeys(sbatch_options.KNOWN, _OPTION),
     "additionalProperties": _OPTION,  # a site's plug-ins add some
 }
 _SHAPES: dict[Callable[..., Any], Schema] = {

@@ -18,7 +18,7 @@ def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
     intended = plain if plain in keys else by_other_name(plain, keys) or closest(plain, keys, 0.75)
     if intended:
         return intended, f"did you mean '{intended}'?"
-    if (option := word.lower().replace("_", "-")) in sbatch_options.options():
+    if (option := word.lower().replace("_", "-")) in sbatch_options.KNOWN:
         return "", f"an option of sbatch goes under slurm: `slurm: {{{option}: ...}}`"
     return "", f"the keys are {', '.join(keys)}"
 
