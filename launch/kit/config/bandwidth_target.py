@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
 from kit.base.errors import Problems
 from kit.config import values
 from kit.config.yaml_source import Located, refuse_unknown
 
-SHARE = 0.8  # of the expected bandwidth; a smaller share fails
 KEYS = ("allreduce_busbw_GBps", "share")
 
 
 @dataclass(frozen=True)
 class Expectation:
     busbw: Optional[float] = None  # GB/s at the best message size; None: nothing is expected
-    share: float = SHARE
+    share: float = 0.8  # a smaller share of that fails
 
 
 def parse(given: Located, problems: Problems) -> Optional[Expectation]:
     """Return the expectation of a profile's `expect: {allreduce_busbw_GBps: 180, share: 0.8}`."""
-    keys = given.value
-    if not isinstance(keys, dict):
+    if not isinstance(given.value, dict):
         fix = "write `expect: {allreduce_busbw_GBps: 180}`"
         problems.add(given.where, "expected NAME: VALUE lines", fix)
         return None
-    refuse_unknown(keys, KEYS, "expect", problems)
-    busbw = (
-        number(keys["allreduce_busbw_GBps"], problems) if "allreduce_busbw_GBps" in keys else None
-    )
-    share = _share(keys["share"], problems) if "share" in keys else None
-    return Expectation(busbw, SHARE if share is None else share)
+    refuse_unknown(given.value, KEYS, "expect", problems)
+    busbw, share = map(given.value.get, KEYS)
+    return override(Expectation(), busbw, share, problems)
 
 
-def number(given: Located, problems: Problems) -> Optional[float]:
+def override(
+    expectation: Expectation,
+    busbw: Optional[Located],
+    share: Optional[Located],
+    problems: Problems,
+) -> Expectation:
+    """Return the expectation with the values that are given in the place of its own."""
+    if busbw:
+        expectation = replace(expectation, busbw=_number(busbw, problems))
+    if share and (found := _number(share, problems)):
+        expectation = replace(expectation, share=found)
+        if found > 1:
+            fix = "write a share of what is expected: 0.8"
+            problems.add(share.where, f"a share of {found:g} is more than all", fix)
+    return expectation
+
+
+def _number(given: Located, problems: Problems) -> Optional[float]:
     """Return a number above 0, or None after noting a problem."""
     try:
         found = float(given.value)  # type: ignore[arg-type]  # a list or a mapping: TypeError
@@ -45,22 +57,3 @@ def number(given: Located, problems: Problems) -> Optional[float]:
     fix = "write GB/s, as in `kit bench`'s table: 180; or a share of it: 0.8"
     problems.add(given.where, f"expected a number above 0, not {values.kind(given)}", fix)
     return None
-
-
-def _share(given: Located, problems: Problems) -> Optional[float]:
-    share = number(given, problems)
-    if share is not None and share > 1:
-        fix = "write a share of what is expected: 0.8"
-        problems.add(given.where, f"a share of {share:g} is more than all", fix)
-    return share
-
-
-def override(
-    expectation: Expectation, busbw: Optional[str], share: Optional[str], problems: Problems
-) -> Expectation:
-    """Return the expectation with the command line's values in the place of the profile's."""
-    if busbw is not None:
-        expectation = Expectation(number(Located(busbw, "--expect"), problems), expectation.share)
-    if share is not None and (found := _share(Located(share, "--share"), problems)) is not None:
-        expectation = Expectation(expectation.busbw, found)
-    return expectation

@@ -88,7 +88,11 @@ def with_program(plan: Plan, request: BenchRequest) -> Plan:
         fix = "ask for more: -j 2x1, nodes x processes per node"
         problems.add("", "a single process has no other to send to", fix)
     expected = plan.profile.expect or bandwidth_target.Expectation()
-    wanted = bandwidth_target.override(expected, request.busbw, request.share, problems)
+    given = {"--expect": request.busbw, "--share": request.share}
+    busbw, share = (
+        None if text is None else Located(text, option) for option, text in given.items()
+    )
+    wanted = bandwidth_target.override(expected, busbw, share, problems)
     if wanted.busbw:
         arguments += ["--expect", f"{wanted.busbw:g}", f"{wanted.share:g}"]
     problems.raise_if_any()
