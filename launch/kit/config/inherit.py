@@ -80,17 +80,15 @@ def take(
 
     `named` holds the variables that the job and the profile set themselves, secrets included.
     """
-    is_told = NONE not in (wanted or ())  # what the user drops is not missed
-    if wanted is not None:
-        wanted = tuple(word for word in wanted if word != NONE)
+    words = tuple(word for word in wanted or () if word != NONE)
     shell = {
         name: value
         for name, value in os.environ.items()
         if name not in named and variables.ENV_NAME.match(name)
     }
-    taken = {name: value for name, value in shell.items() if _is_wanted(name, wanted or ())}
+    taken = {name: value for name, value in shell.items() if _is_wanted(name, words)}
     secrets = sorted(name for name, value in taken.items() if is_secret(name, value))
-    for name in filter(_is_name, wanted or ()):
+    for name in filter(_is_name, words):
         if name in secrets:
             problem = (
                 f"{name} looks like a secret, and what `inherit` takes is in env.sh and in run.json"
@@ -99,10 +97,10 @@ def take(
         elif name not in shell and name not in named:
             fix = "export it before you submit, or take it out of `inherit`"
             problems.warn(where, f"this shell has no {name} to inherit", fix)
-    if left_out := ", ".join(name for name in secrets if name not in (wanted or ())):
+    if left_out := ", ".join(name for name in secrets if name not in words):
         problem = f"`inherit` leaves out what looks like a secret: {left_out}"
         problems.warn(where, problem, f"write `secrets: [{left_out}]`")
-    if wanted != () and is_told:
+    if wanted is None or (words and NONE not in wanted):  # what the user drops is not missed
         missed = sorted(name for name in shell if name not in taken and _is_well_known(name))
         _warn_of_missed(missed, shell, where, problems)
     return {name: value for name, value in sorted(taken.items()) if name not in secrets}

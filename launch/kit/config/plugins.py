@@ -67,8 +67,7 @@ class Plugin(NamedTuple):
 
     @property
     def srun_option(self) -> str:
-        """The option of srun by which the runtime is known to be there; empty where its tool says
-        so."""
+        """The option of srun that tells that the runtime is there; "" where its tool tells it."""
         return self.facts.get("srun-option", "")
 
     @property

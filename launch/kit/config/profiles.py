@@ -37,8 +37,10 @@ def scratch(given: Located, problems: Problems) -> Optional[str]:
     found = values.line(given, problems)
     if found is None:
         return None
-    path = os.path.expandvars(found)
-    if unknown := _without_value(found) or shell_words.expansions(path):
+    path, names = os.path.expandvars(found), dict.fromkeys(_VARIABLE.findall(found))
+    # Where kit is called inside of a job, Slurm's variables are those of that job.
+    unset = [f"${name}" for name in names if name.startswith("SLURM_") or not os.environ.get(name)]
+    if unknown := " and ".join(unset) or shell_words.expansions(path):
         problem = (
             f"no value for {unknown}: "
             "the variables of scratch are read at submission, on the login node"
@@ -49,16 +51,6 @@ def scratch(given: Located, problems: Problems) -> Optional[str]:
         fix = "name a node-local folder: `scratch: /local`"
         problems.add(given.where, "scratch must be an absolute path", fix)
     return path
-
-
-def _without_value(text: str) -> str:
-    """Return the variables in a text that are unset or empty, or of a job: SLURM_JOB_ID.
-
-    Where kit is called inside of a job, Slurm's variables are those of that job.
-    """
-    names = dict.fromkeys(_VARIABLE.findall(text))
-    unknown = [name for name in names if name.startswith("SLURM_") or not os.environ.get(name)]
-    return " and ".join(f"${name}" for name in unknown)
 
 
 def host(given: Located, problems: Problems) -> Optional[str]:
