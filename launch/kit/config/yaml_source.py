@@ -6,7 +6,7 @@ False. Each key of a job parses the text as it was written.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -78,18 +78,14 @@ def read(path: Path, problems: Problems) -> dict[str, Located]:
     return mapping(root, str(path), problems)
 
 
-def _similar(path: Path) -> str:
-    """Return the fix for a missing file: the one in its folder with nearly the same name."""
-    names = [name for name in safe_read.names(path.parent) if name.endswith(ENDINGS)]
-    return did_you_mean(path.name, names, f"looked for {path.absolute()}", cutoff=0.7)
-
-
 def _text(path: Path) -> str:
     """Return the text of a regular file of at most MOST_BYTES, or raise UsageError."""
     try:
         content = safe_read.start(path, MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UsageError(f"no such file: {path}", _similar(path)) from None
+        names = [name for name in safe_read.names(path.parent) if name.endswith(ENDINGS)]
+        fix = did_you_mean(path.name, names, f"looked for {path.absolute()}", cutoff=0.7)
+        raise UsageError(f"no such file: {path}", fix) from None
     except OSError as error:
         fix = "check that it is a file, its rights, and that it is UTF-8 text"
         raise UsageError(f"cannot be read: {error.strerror}", fix, where=str(path)) from None
@@ -107,25 +103,19 @@ def compose(text: str, path: str) -> Optional[yaml.Node]:
 
     Raises yaml.YAMLError, and UsageError if it is nested so deep that it would overflow the stack.
     """
+    depth = 0
     try:
-        _refuse_deep(yaml.parse(text, Loader=LOADER), path)
+        for event in yaml.parse(text, Loader=LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise _too_deep(path, event.start_mark)
     except yaml.MarkedYAMLError as error:
         if "maximum nesting depth" in (error.problem or ""):  # libyaml's own limit, since 0.2.6
             raise _too_deep(path, error.problem_mark) from None
         raise
     root: Optional[yaml.Node] = yaml.compose(text, Loader=LOADER)
     return root
-
-
-def _refuse_deep(events: Iterable[yaml.Event], path: str) -> None:
-    depth = 0
-    for event in events:
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > DEEPEST:
-                raise _too_deep(path, event.start_mark)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
 
 
 def _too_deep(path: str, mark: Any) -> UsageError:
