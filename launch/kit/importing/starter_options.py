@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from kit.config import sbatch_options
 from kit.importing.options import Syntax
 
@@ -14,24 +12,17 @@ PYXIS_FLAGS = {
 SRUN = Syntax(
     {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
     | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
-    {
-        *sbatch_options.FLAGS,
-        *(sbatch_options.OWNED_FLAGS - {"wait"}),  # of srun it has a value
-        "label",
-        "unbuffered",
-        "kill-on-bad-exit",
-        "multi-prog",
-        "overlap",
-    }
-    | {"pty", "preserve-env", "disable-status", "quit-on-interrupt", "exact", "interactive"}
+    sbatch_options.FLAGS
+    | (sbatch_options.OWNED_FLAGS - {"wait"})  # of srun it has a value
+    | {"label", "unbuffered", "kill-on-bad-exit", "multi-prog", "overlap", "exact", "interactive"}
+    | {"pty", "preserve-env", "disable-status", "quit-on-interrupt"}
     | PYXIS_FLAGS,
     aliases=sbatch_options.ALIASES,
 )
 # Options of srun that starters.py and containers.py read.
-SRUN_READ = {
-    *("nodes", "ntasks", "ntasks-per-node", "mpi"),
-    *("container-env", "container-save", "container-mount-home"),
-}
+SRUN_READ = set(
+    "nodes ntasks ntasks-per-node mpi container-env container-save container-mount-home".split()
+)
 # Options of srun for which kit's own step stands, or its logs and reports.
 SRUN_OF_KIT = set(
     """
@@ -54,13 +45,13 @@ TORCHRUN = Syntax(
     "standalone no-python no_python run-path run_path module use-env use_env".split(),
 )
 # Those that say where and how many, which kit sets itself; and those for which kit's own stand.
-TORCHRUN_READ = re.compile(
-    r"(nnodes|node-rank|master-(addr|port)|rdzv-(backend|endpoint|id)|local-addr|nproc-per-node"
-    r"|max-restarts|standalone|use-env|module|no-python)\Z"
+TORCHRUN_READ = set(
+    "nnodes node-rank master-addr master-port rdzv-backend rdzv-endpoint rdzv-id local-addr "
+    "nproc-per-node max-restarts standalone use-env module no-python".split()
 )
-TORCHRUN_OF_KIT = re.compile(
-    r"(rdzv-conf|log-dir|redirects|tee|role|start-method|monitor-interval|run-path"
-    r"|local-ranks-filter|logs-specs|numa-binding)\Z"
+TORCHRUN_OF_KIT = set(
+    "rdzv-conf log-dir redirects tee role start-method monitor-interval run-path "
+    "local-ranks-filter logs-specs numa-binding".split()
 )
 MPI_VALUES = {
     **dict.fromkeys("np n npernode ppn N H host hostfile machinefile map-by bind-to".split(), 1),

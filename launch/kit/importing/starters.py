@@ -216,15 +216,11 @@ class Starters:
         self.launcher = "torchrun"
         found, rest, is_all = self._options("torchrun", words, starter_options.TORCHRUN)
         given = {option.name.replace("_", "-"): option.value or "" for option in found}
+        of_kit = [name for name in given if name in starter_options.TORCHRUN_OF_KIT]
         for name in given:
-            if not (
-                starter_options.TORCHRUN_READ.match(name)
-                or starter_options.TORCHRUN_OF_KIT.match(name)
-            ):
+            if name not in {*starter_options.TORCHRUN_READ, *of_kit}:
                 self.decide(f"torchrun's option --{name}: kit has none like it")
-        self._not_taken(
-            "torchrun", [name for name in given if starter_options.TORCHRUN_OF_KIT.match(name)]
-        )
+        self._not_taken("torchrun", of_kit)
         processes = self.scope.hinted(given.get("nproc-per-node", ""))
         if processes.isdecimal():
             self.per_node = int(processes)
