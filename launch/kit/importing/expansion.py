@@ -247,22 +247,19 @@ class Scope:
             value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
             if found[4] == "=":
                 self.values[name] = value
+        items = value if isinstance(value, list) else [value or ""]
         if name in self.node_arrays and found[3] in (None, "0"):
             fields.add(self.hole("${MASTER_ADDR}", ["MASTER_ADDR"]))
         elif value is None or self.is_itself(name, value):
             fields.add(self.hole(source, [name], quoted=quoted, hint=self._hint(name)))
         elif quoted and "*" in (found[3], name):
-            fields.add(" ".join(value if isinstance(value, list) else [value]))
+            fields.add(" ".join(items))
         elif found[3] in ("@", "*") or name in ("@", "*"):
-            fields.all(value if isinstance(value, list) else [value], quoted)
+            fields.all(items, quoted)
         else:
             index = int(found[3]) if (found[3] or "").isdecimal() else 0
-            items = value if isinstance(value, list) else [value]
             text = items[index] if index < len(items) else ""
-            if quoted:
-                fields.add(text)
-            else:
-                fields.split(text)
+            fields.add(text) if quoted else fields.split(text)
 
     def is_itself(self, name: str, value: Value) -> bool:
         """Return whether a variable stands for itself: an index or a default is for bash then."""

@@ -44,7 +44,7 @@ class Fields:
         """Add the elements of an array."""
         for index, value in enumerate(values):
             if index:
-                self.split(" ") if self.splits else self.add(" ")
+                self.split(" ")
             self.add(value) if quoted else self.split(value)
 
     def end(self) -> list[str]:

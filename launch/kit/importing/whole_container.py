@@ -9,7 +9,6 @@ from kit.importing import containers
 from kit.importing.draft import LEFT_OUT, Draft
 from kit.importing.expansion import Scope
 from kit.importing.header import GivenOptions
-from kit.importing.shell import Span
 from kit.importing.starters import Starters
 
 _OPTION = re.compile(r"#SBATCH\b.*--(env|(no-)?container-)")
@@ -23,11 +22,16 @@ def read(given: GivenOptions, draft: Draft, scope: Scope, tasks: Optional[int]) 
     options = {name: value for name, (value, _) in given.items() if containers.is_option(name)}
     found = containers.of_slurm(options)
     code = "\n".join(line for line in draft.lines if not line.lstrip().startswith("#"))
+    spans = [
+        (number, number)
+        for number, line in enumerate(draft.lines, 1)
+        if _OPTION.match(line) and draft.kind_of(number) != LEFT_OUT  # by sbatch itself
+    ]
     if "--container-image" in code or "--environment" in code:
-        for span in _lines(draft):
+        for span in spans:
             draft.left_out(span, "srun starts the program in a container of its own")
     elif found:
-        for span in _lines(draft):
+        for span in spans:
             draft.carried(span, "image")
         starter = Starters(draft, scope, tasks, min(given[name][1] for name in options))
         starter.contain(found)
@@ -35,9 +39,3 @@ def read(given: GivenOptions, draft: Draft, scope: Scope, tasks: Optional[int]) 
             return True
         starter.decide("the script's lines ran in this container: `host_setup` runs outside of it")
     return False
-
-
-def _lines(draft: Draft) -> list[Span]:
-    """Return the lines with such options, but for those that sbatch does not read."""
-    found = [number for number, line in enumerate(draft.lines, 1) if _OPTION.match(line)]
-    return [(number, number) for number in found if draft.kind_of(number) != LEFT_OUT]
