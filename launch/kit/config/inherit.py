@@ -100,8 +100,10 @@ def take(
     if left_out := ", ".join(name for name in secrets if name not in words):
         problem = f"`inherit` leaves out what looks like a secret: {left_out}"
         problems.warn(where, problem, f"write `secrets: [{left_out}]`")
-    if wanted is None or (words and NONE not in wanted):  # what the user drops is not missed
-        missed = sorted(name for name in shell if name not in taken and _is_well_known(name))
+    missed = sorted(name for name in shell if name not in taken and _is_well_known(name))
+    # What the user drops is not missed.
+    is_dropped = wanted is not None and (not words or NONE in wanted)
+    if missed and not is_dropped:
         _warn_of_missed(missed, shell, where, problems)
     return {name: value for name, value in sorted(taken.items()) if name not in secrets}
 
@@ -135,8 +137,6 @@ def is_secret(name: str, value: str) -> bool:
 def _warn_of_missed(
     missed: list[str], shell: Mapping[str, str], where: str, problems: Problems
 ) -> None:
-    if not missed:
-        return
     secrets = [name for name in missed if is_secret(name, shell[name])]
     plain = [name for name in missed if name not in secrets]
     keys = {"inherit": plain, "secrets": secrets}

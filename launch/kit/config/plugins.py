@@ -124,9 +124,8 @@ def without_twins(able: list[Plugin], is_there: Callable[[Plugin], bool]) -> lis
 
 def tools() -> list[str]:
     """Return the programs that runtimes need, those for nodes first."""
-    return list(
-        dict.fromkeys(item.tool for item in [*runtimes(local=False), *runtimes(local=True)])
-    )
+    found = [*runtimes(local=False), *runtimes(local=True)]
+    return list(dict.fromkeys(item.tool for item in found))
 
 
 def srun_options() -> list[str]:

@@ -65,9 +65,7 @@ def check(item: Requirement, problems: Problems, *, is_line: bool = False) -> No
     if redact.kind(text) or (text.startswith("-") and _LOGIN.search(text)):
         problem = "the line holds a password or a token, which the run's record would show"
         fix = "set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL, or write the address into pip.conf"
-        problems.add(item.where, problem, fix)
-        return
-    if "${" in text:
+    elif "${" in text:
         fix = "write the value itself; an index's address can be in PIP_INDEX_URL"
         problem = f"kit does not replace variables in '{text}'"
     elif "--hash" in text:
