@@ -21,11 +21,10 @@ COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
 
 
 def examine(asked: Needs) -> Node:
-    """Return the facts of this machine that need no answer of Slurm."""
+    """Return the facts of this machine that need no Slurm; each is named after its check."""
     history, home = notes.folder(), Path("~").expanduser()
     folders = {"home": home, "history": history, "here": Path(asked.folder)}
     node = Node(facts.LOGIN)
-    node.said["command"] = [[name, shutil.which(name) or ""] for name in COMMANDS]
     for name, folder in folders.items():
         node.said[name] = [[str(folder), _unwritable(folder)]]
     node.said["kit"] = [[kit.__version__, ".".join(map(str, sys.version_info[:3])), sys.executable]]
@@ -35,6 +34,7 @@ def examine(asked: Needs) -> Node:
 
 def ask_slurm(node: Node, asked: Needs) -> bool:
     """Return True if slurmctld answers, and add its settings to what is asked."""
+    node.said["commands"] = [[name, shutil.which(name) or ""] for name in COMMANDS]
     if not shutil.which("scontrol"):
         return False
     try:
@@ -65,21 +65,20 @@ def _unwritable(path: Path) -> str:
 
 @check("commands")
 def commands(node: Node, _: Cluster) -> Iterator[Found]:
-    if missing := [name for name, path in node.all("command") if not path]:
+    if missing := [name for name, path in node.all("commands") if not path]:
         yield Found("missing", f"not on PATH: {', '.join(missing)}")
 
 
 @check("account")
 def account(node: Node, _: Cluster) -> Iterator[Found]:
-    if node.has("account") and not node.one("account")[0]:
+    if not node.one("account")[0]:
         yield Found("none", "sacctmgr shows no association")
 
 
 @check("asking")
 def asking(node: Node, _: Cluster) -> Iterator[Found]:
-    problem, fix = node.one("no-nodes", 2)
-    if problem:
-        yield Found("none", problem, {"remedy": fix})
+    problem, fix = node.one("asking", 2)
+    yield Found("none", problem, {"remedy": fix})
 
 
 @check("py-spy", seen=lambda node, _: node.one("py-spy")[0])
@@ -93,11 +92,11 @@ def version(_: Node, __: Cluster) -> Iterator[Found]:
     yield from ()
 
 
-def _says(name: str, fact: str, problem: str, place: int = 0) -> Check:
-    """Return a check that finds what a fact says at that place, if it says anything."""
+def _says(name: str, problem: str, place: int = 0) -> Check:
+    """Return a check that finds what its fact says at that place, if it says anything."""
 
     def judge(node: Node, _: Cluster) -> Iterator[Found]:
-        if said := node.one(fact, place + 1)[place]:
+        if said := node.one(name, place + 1)[place]:
             yield Found(problem, said)
 
     return check(name)(judge)
@@ -106,8 +105,8 @@ def _says(name: str, fact: str, problem: str, place: int = 0) -> Check:
 CHECKS = in_order(
     [
         *(commands, account, asking, py_spy, version),
-        _says("slurmctld", "slurmctld", "silent"),
-        _says("options", "refused", "refused"),
-        *(_says(name, name, "unwritable", 1) for name in ("home", "history", "here")),
+        _says("slurmctld", "silent"),
+        _says("options", "refused"),
+        *(_says(name, "unwritable", 1) for name in ("home", "history", "here")),
     ]
 )

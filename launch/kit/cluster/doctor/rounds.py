@@ -23,7 +23,6 @@ from kit.slurm import hostlist
 
 # The options that decide where a job runs, and which limits of this machine it has there.
 PLACES = "partition account qos reservation constraint clusters wckey propagate".split()
-_NEEDED_LOCALLY = ("home", "history", "here", "py-spy", "kit")
 
 
 @dataclass(frozen=True)
@@ -57,24 +56,14 @@ def examine(wanted: Wanted) -> Examination:
     login_node = login.examine(asked)
     if on_slurm:
         cluster, summary = _slurm(wanted, asked, plan, login_node)
-        result = checks.judge(cluster, login_node, CHECKS, _that_apply(login_node))
     else:
         summary = "this machine, for kit run: there is no Slurm here"
         cluster = local_checks.examine(asked)
-        needed = [check for check in login.CHECKS if check.name in _NEEDED_LOCALLY]
-        result = checks.judge(cluster, login_node, local_checks.CHECKS, needed)
+    of_nodes = CHECKS if on_slurm else local_checks.CHECKS
+    of_login = [check for check in login.CHECKS if login_node.has(check.name)]
+    result = checks.judge(cluster, login_node, of_nodes, of_login)
     took = f"{time.monotonic() - start_s:.1f} s; runtime {cluster.runtime()}"
     return Examination(cluster, result, f"{summary}, {took}", on_slurm)
-
-
-def _that_apply(node: Node) -> list[checks.Check]:
-    """Return the checks of the login node for which it has facts."""
-    facts_of = {"commands": "command", "options": "would-start refused", "asking": "no-nodes"}
-    return [
-        check
-        for check in login.CHECKS
-        if any(map(node.has, facts_of.get(check.name, check.name).split()))
-    ]
 
 
 def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Needs, Optional[Plan]]:
@@ -177,7 +166,7 @@ def _slurm(
         if not addresses:
             problem = "no node is free to be asked"
             fix = "to see their states: sinfo; for others: kit doctor --partition NAME"
-            login_node.said["no-nodes"] = [[problem, fix]]
+            login_node.said["asking"] = [[problem, fix]]
             return cluster, problem
         ask.ask(cluster, addresses, wanted.wait_s)
         return cluster, f"{len(cluster.answered)} of {len(addresses)} nodes answered"
@@ -186,19 +175,20 @@ def _slurm(
     except KitError as error:
         for node in cluster.nodes:
             node.asked = node.asked and node.answered  # the fault is not theirs
-        login_node.said["no-nodes"] = [[error.problem, error.fix]]
+        login_node.said["asking"] = [[error.problem, error.fix]]
         return cluster, unasked
 
 
 def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
-    """Add to the login node whether Slurm would accept the job, or the profile's options."""
+    """Add to the login node why Slurm would refuse the job, or the profile's options."""
+    login_node.said["options"] = [[""]]
     try:
         if plan:
-            login_node.said["would-start"] = [[submit.estimate(plan)]]
+            submit.estimate(plan)
         else:
-            login_node.said["would-start"] = [[slurm.would_start(asked.slurm)]]
+            slurm.would_start(asked.slurm)
     except KitError as error:
-        login_node.said["refused"] = [[error.problem]]
+        login_node.said["options"] = [[error.problem]]
 
 
 def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
