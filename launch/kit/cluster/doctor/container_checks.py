@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
-from kit.cluster.doctor.facts import Cluster, Node
+from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.cluster.probe import IN_MEMORY, SHARED
 from kit.config import plugins
 
@@ -170,22 +170,22 @@ def _seen_program(node: Node, cluster: Cluster) -> str:
 def program(node: Node, cluster: Cluster) -> Iterator[Found]:
     """Yield what is missing of the launcher's Python and the command's program."""
     asked = cluster.asked
-    where = {"there": "in the image" if asked.image else "there"}
-    for found in _missing(node, cluster):
-        problem = f"{found.problem}-yet" if asked.is_set_up else found.problem
-        yield found._replace(problem=problem, fields=where | found.fields)
+    fields = {"there": "in the image" if asked.image else "there", "module": asked.module}
+    for problem, evidence in _missing(node, asked):
+        lack = program.problems[problem].what.format(**fields)
+        found = "unless-brought" if asked.is_set_up else problem
+        yield Found(found, evidence, {"lack": lack, **fields})
 
 
-def _missing(node: Node, cluster: Cluster) -> Iterator[Found]:
-    asked = cluster.asked
+def _missing(node: Node, asked: Needs) -> Iterator[tuple[str, str]]:
+    """Yield (problem, evidence)."""
     python, module = node.one("python", 2)
     if node.has("python") and asked.needs_python and not python:
-        yield Found("no-python", "looked for python3 and python")
+        yield "no-python", "looked for python3 and python"
     elif node.has("python") and asked.module and not module:
-        evidence = f"looked into {python}" if python else "no Python at all"
-        yield Found("no-module", evidence, {"module": asked.module})
+        yield "no-module", f"looked into {python}" if python else "no Python at all"
     if asked.program and node.has("program") and not node.one("program")[0]:
-        yield Found("no-program", asked.program)
+        yield "no-program", asked.program
 
 
 def _bridges(driver: str, brand: str, listed: str, compat: str) -> bool:
