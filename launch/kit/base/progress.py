@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import Callable, Optional
+from typing import Callable
 
 from kit.base import console
 from kit.base.formats import size
@@ -33,12 +32,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.drawn and self.terminal:
             console.draw("")  # what it came to is for the caller to say
 

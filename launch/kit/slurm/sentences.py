@@ -29,11 +29,9 @@ def estimate(answer: str) -> Optional[Estimate]:
         r"(?: a)? using \d+ processors on (?:nodes )?(\S+)",
         answer,
     )
-    return (
-        Estimate(time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")), found[2])
-        if found
-        else None
-    )
+    if not found:
+        return None
+    return Estimate(time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")), found[2])
 
 
 def cancelled(reason: str = "") -> str:
@@ -41,11 +39,9 @@ def cancelled(reason: str = "") -> str:
 
     Without a reason it matches a job that a person cancelled.
     """
-    return (
-        rf"{_CANCELLED} DUE (?:TO|to) {reason}"
-        if reason
-        else rf"{_CANCELLED}(?: DUE (?:TO|to) SIGNAL[^*\n]*)? \*\*\*"
-    )
+    if reason:
+        return rf"{_CANCELLED} DUE (?:TO|to) {reason}"
+    return rf"{_CANCELLED}(?: DUE (?:TO|to) SIGNAL[^*\n]*)? \*\*\*"
 
 
 def ended_by(log: str) -> str:
@@ -53,7 +49,5 @@ def ended_by(log: str) -> str:
     found = re.search(rf"{_CANCELLED}(?: DUE (?:TO|to) ([^*\n]*?))? \*\*\*", log)
     if not found:
         return ""
-    return next(
-        (state for words, state in _STATES.items() if (found[2] or "").startswith(words)),
-        "CANCELLED",
-    )
+    reason = found[2] or ""
+    return next((_STATES[words] for words in _STATES if reason.startswith(words)), "CANCELLED")

@@ -17,19 +17,14 @@ def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
     """
     on_each = _one_task_on_each(nodes, len(hostlist.expand(nodes)))
     shape = [*on_each, "--immediate=60", "--time=10", "--quiet"]
+    fix = f"leave out the nodes that are down or busy: sinfo --nodes={nodes}"
     try:
         done = client.run(["srun", *shape, *client.flags(options), *command])
     except client.Unsure:
-        raise KitError(
-            f"not all of {nodes} answered within two minutes",
-            f"leave out those that are down or busy: sinfo --nodes={nodes}",
-        ) from None
+        raise KitError(f"not all of {nodes} answered within two minutes", fix) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise KitError(
-            f"srun on {nodes}: {reason}",
-            f"leave out the nodes that are down or busy: sinfo --nodes={nodes}",
-        )
+        raise KitError(f"srun on {nodes}: {reason}", fix)
     if done.stderr:
         warn(done.stderr.rstrip("\n"))
     return done.stdout

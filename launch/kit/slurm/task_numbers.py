@@ -24,40 +24,27 @@ def fault(text: str) -> Optional[tuple[str, str]]:
     numbers, percent, limit = text.partition("%")
     for first, last, step in ranges(numbers):
         if first > last:
-            return (
-                f"goes from {first} down to {last}",
-                f"write the smaller number first: {last}-{first}",
-            )
+            fix = f"write the smaller number first: {last}-{first}"
+            return f"goes from {first} down to {last}", fix
         if step == 0:
             return "has a step of 0", HOW
         if last > LAST:
             return f"goes up to {last}, and Slurm to {LAST} at most", "number the tasks from 0"
-    tasks = count(numbers)
+    tasks = sum(len(range(first, last + 1, step)) for first, last, step in ranges(numbers))
     if tasks > MOST:
-        return (
-            f"has {tasks} tasks, more than {MOST}",
-            "submit a part of them at a time",
-        )
+        return f"has {tasks} tasks, more than {MOST}", "submit a part of them at a time"
     if percent and int(limit) == 0:
         return "lets no task run", "write how many may run at the same time: %1"
     return None
 
 
-def count(text: str) -> int:
-    return sum(len(range(first, last + 1, step)) for first, last, step in ranges(text))
-
-
 def numbers(text: str) -> list[int]:
     """Return the numbers of all tasks that an array can have, in their order."""
-    found = ranges(text.partition("%")[0])
-    return sorted(
-        {
-            number
-            for first, last, step in found
-            if step and last <= LAST
-            for number in range(first, last + 1, step)
-        }
-    )
+    found: set[int] = set()
+    for first, last, step in ranges(text.partition("%")[0]):
+        if step and last <= LAST:
+            found.update(range(first, last + 1, step))
+    return sorted(found)
 
 
 def ids(job_id: str) -> list[str]:
