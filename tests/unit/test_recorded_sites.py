@@ -49,7 +49,7 @@ pytestmark = pytest.mark.tame
 
 @pytest.fixture(autouse=True)
 def another_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths below the home are shown with ~, and the temporary folder may be there."""
+    """Nothing of the user's own home is read."""
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
 
 
@@ -230,7 +230,7 @@ def test_a_fabric_gets_what_its_own_profile_says(devices: str, shipped: str, slu
         (AZURE, "the login node is a virtual machine of Azure - change it if the nodes have no InfiniBand\nenv:\n"),
         (
             "c01\tfabric\topa\thfi1verbs\t1\t-\nc01\trdma\thfi1_0\tACTIVE\tInfiniBand\n",
-            "the login node has hfi1_0 - change it if the nodes have another network\n# env:\n#   # Where every image has aws-ofi-nccl",
+            "the login node has hfi1_0 (InfiniBand) - change it if the nodes have another network\n# env:\n#   # Where every image has aws-ofi-nccl",
         ),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 from kit.base import console
 from kit.base.console import note as note
-from kit.config import paths
+from kit.config.paths import short as short
 from kit.runs import sharing
 
 
@@ -69,12 +68,6 @@ def _write_guarded(data: bytes) -> None:
 def _coloured(prefix: re.Match[bytes]) -> bytes:
     colour = _COLOURS[int(prefix[1]) % len(_COLOURS)]
     return b"\x1b[%dm%s\x1b[0m" % (colour, prefix[0])
-
-
-def short(path: Path) -> str:
-    """Return a path as it is typed from here."""
-    relative = os.path.relpath(path)
-    return str(path) if paths.leads_out(relative) else relative
 
 
 def typed(path: Path) -> str:

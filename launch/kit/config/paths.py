@@ -1,4 +1,4 @@
-"""Make the paths that people write absolute."""
+"""Make the paths that people write absolute, and paths that kit shows short."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def existing(path: Path) -> Path:
 def leads_out(relative: str) -> bool:
     """Return whether a relative path leads out of where it starts; ..data is a name in it."""
     return os.path.normpath(relative).split("/", 1)[0] == ".."
+
+
+def short(path: Path) -> str:
+    """Return a path as it is typed from here."""
+    relative = os.path.relpath(path)
+    return str(path) if leads_out(relative) else relative
 
 
 def absolute(path: str, base: Path) -> str:

@@ -11,7 +11,7 @@ from kit.cluster.facts import Partition
 from kit.cluster.init import machine_facts
 from kit.cluster.init.decision import Decision
 from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, usable_of
-from kit.cluster.probe import Machine
+from kit.cluster.probe import NOT_BETWEEN_NODES, Machine
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
 from kit.plan import this_machine
@@ -25,6 +25,7 @@ FABRICS = {
     "omni-path": re.compile(r"\b(opa|omni-?path)\b", re.IGNORECASE),
 }
 TCPXO = "/dev/aperture_devices"  # Google's A3 Mega alone has them
+AZURE = "7783-7084-3265-9085-8269-3286-77"  # the chassis of each of its virtual machines
 IMEX = "/dev/nvidia-caps-imex-channels"  # of racks whose GPUs NVLink connects
 
 
@@ -118,49 +119,50 @@ def scratch(site: Site) -> Decision:
 
 def fabric(site: Site) -> Decision:
     """Decide for a profile of env/; infiniband includes RoCE, and no value stands for Ethernet."""
-    if site.job_machine:
-        return _seen_fabric(site.job_machine)
+    if machine := site.job_machine:
+        return _seen_fabric(machine, machine.name)
     kinds = site.partition.kinds if site.partition else ()
     features = sorted({feature for kind in kinds for feature in kind.features})
     for name, pattern in FABRICS.items():
         if match := next((feature for feature in features if pattern.search(feature)), None):
             return Decision(name, f"nodes have the feature '{match}'", "they have another network")
-    if machine_facts.has_slingshot(site.here):
-        why = "the login node has an adapter in /sys/class/cxi"
-        return Decision("slingshot", why, "the nodes have another network")
-    if machine_facts.is_on_azure(site.here):
+    if _is_on_azure(site.here):
         why = "the login node is a virtual machine of Azure"
         return Decision("azure", why, "the nodes have no InfiniBand")
-    if devices := machine_facts.rdma(site.here):
-        why = f"the login node has {', '.join(devices)}"
-        name = "omni-path" if machine_facts.has_omni_path(site.here) else "infiniband"
-        return Decision(name, why, "the nodes have another network")
+    seen = _seen_fabric(site.here, "the login node")
+    if seen.value:
+        return seen._replace(change="the nodes have another network")
     why = f"no RDMA device on the login node, no such feature of the nodes; {site.why_no_node}"
     return Decision("", why, "the nodes have InfiniBand")
 
 
-def _seen_fabric(machine: Machine) -> Decision:
-    if machine_facts.has_slingshot(machine):
-        return Decision("slingshot", f"{machine.name} has an adapter in /sys/class/cxi")
-    if machine_facts.has_devices(machine, TCPXO):
-        return Decision("gcp", f"{machine.name} has {TCPXO}")
-    rdma = machine_facts.rdma(machine)
+def _seen_fabric(machine: Machine, name: str) -> Decision:
+    """Decide by the devices of a machine, which the reason calls by this name."""
+    kind, folders = machine.one("fabric")[0], machine.all("devices")  # with devices in them
+    if kind == "cxi":
+        return Decision("slingshot", f"{name} has an adapter in /sys/class/cxi")
+    if [TCPXO] in folders:
+        return Decision("gcp", f"{name} has {TCPXO}")
+    rdma = {words[0]: words[2] for words in machine.all("rdma") if len(words) > 2}
     if not rdma:
-        networks = ", ".join(machine_facts.networks(machine)) or "unknown"
-        return Decision("", f"{machine.name} has no RDMA device; its network: {networks}")
-    devices = [f"{name} ({link})" if link else name for name, link in rdma.items()]
-    why = f"{machine.name} has {', '.join(devices)}"
-    if any(name.startswith(("efa", "rdmap")) for name in rdma):
+        between = (item for item in machine.interfaces() if not item.startswith(NOT_BETWEEN_NODES))
+        networks = ", ".join(between) or "unknown"
+        return Decision("", f"{name} has no RDMA device; its network: {networks}")
+    devices = [f"{device} ({link})" if link else device for device, link in rdma.items()]
+    why = f"{name} has {', '.join(devices)}"
+    if any(device.startswith(("efa", "rdmap")) for device in rdma):
         return Decision("efa", why)
-    if machine_facts.has_devices(machine, IMEX) and any(
-        re.search("GB[23]00", gpu) for gpu in machine.one("gpu")
-    ):
+    if [IMEX] in folders and any(re.search("GB[23]00", gpu) for gpu in machine.one("gpu")):
         return Decision("gb200", f"{why}, and {IMEX}")
-    if machine_facts.has_omni_path(machine):
+    if kind == "opa":
         return Decision("omni-path", why)
-    if machine_facts.is_on_azure(machine) and "InfiniBand" in rdma.values():
+    if _is_on_azure(machine) and "InfiniBand" in rdma.values():
         return Decision("azure", f"{why}, and is a virtual machine of Azure")
     return Decision("infiniband", why)
+
+
+def _is_on_azure(machine: Machine) -> bool:
+    return machine.one("chassis")[0] == AZURE
 
 
 def account(site: Site, chosen: Partition) -> Decision:
@@ -212,8 +214,10 @@ def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> De
         return Decision(given, "--image named it")
     place = f"{image_files.FOLDER}/"
     found = _image_files(project)
-    engine = "" if runs.value or site.cluster else _engine_of(found, project)
-    if found and (runs.value or site.cluster or engine):
+    engine, is_runnable = "", bool(runs.value or site.cluster)
+    if found and not is_runnable:
+        engine = this_machine.engine_of(Path(image_files.anchored(found[0], project)))
+    if found and (is_runnable or engine):
         others = f"; also {', '.join(found[1:])}" if found[1:] else ""
         change = "you want another" if others else ""
         runner = f", and {engine} has what it was made of" if engine else ""
@@ -225,11 +229,6 @@ def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> De
     where = "on the nodes" if site.cluster else "here"
     why = f"{lack}, and no torch seen for python3 {where}"
     return Decision("", why, "one is built: kit build --name first")
-
-
-def _engine_of(found: list[str], project: Path) -> str:
-    """Return the engine that runs the first of the images here, or ""."""
-    return this_machine.engine_of(Path(image_files.anchored(found[0], project))) if found else ""
 
 
 def _image_files(project: Path) -> list[str]:

@@ -100,28 +100,26 @@ def estimate(start: Start) -> str:
 def next_commands(start: Start, target: Path) -> list[str]:
     """Return what to type next, in the folder from which kit init was called."""
     folder = target if target.is_dir() else start.project
-    is_here = folder.absolute() == Path.cwd()
-    place = "" if is_here else f"cd {shlex.quote(str(folder))} && "
-    has_dockerfile = (start.project / "Dockerfile").is_file()
-    lines = _next(start.site, start.chosen, has_dockerfile=has_dockerfile)
-    return [f"{place}{line}" for line in lines]
+    place = "" if folder.absolute() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    return [f"{place}{line}" for line in _next(start)]
 
 
-def _next(site: Site, chosen: Chosen, *, has_dockerfile: bool) -> list[str]:
-    image, nodes = chosen.decisions["image"], chosen.shape.nodes
+def _next(start: Start) -> list[str]:
+    image, nodes = start.chosen.decisions["image"], start.chosen.shape.nodes
     lacks_image = not image.value and bool(image.change)
-    of_dockerfile = f"{BUILD}    # a Dockerfile is here"
-    if not chosen.is_local:
+    has_dockerfile = (start.project / "Dockerfile").is_file()
+    build = f"{BUILD}    # a Dockerfile is here" if has_dockerfile else BUILD
+    if not start.chosen.is_local:
         extra = " --image first" if lacks_image else ""
-        build = [of_dockerfile if has_dockerfile else BUILD] if lacks_image else []
-        return [*build, f"kit doctor {JOB} --nodes {nodes}{extra}", f"kit submit --follow{extra}"]
+        lines = [f"kit doctor {JOB} --nodes {nodes}{extra}", f"kit submit --follow{extra}"]
+        return [build, *lines] if lacks_image else lines
     if not lacks_image:
         return ["kit run"]
     engines = plugins.runtimes(local=True)
-    if has_dockerfile and choices.engines_here(site):
-        return [of_dockerfile, "kit run --image first"]
-    if not choices.engines_here(site):
+    if not choices.engines_here(start.site):
         return [f"kit run    # once python3 has torch, or {engines[0].tool} is here"]
+    if has_dockerfile:
+        return [build, "kit run --image first"]
     scheme = engines[0].words("images")[0]
     to_engine = f"{BUILD} --to {scheme.partition(':')[0]}"
     return [

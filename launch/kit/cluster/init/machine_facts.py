@@ -1,12 +1,10 @@
-"""Read what `kit init` needs to know of a machine."""
+"""Read what a machine said of its folders, for `kit init`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kit.cluster.probe import IN_MEMORY, NOT_BETWEEN_NODES, SHARED, Machine
-
-AZURE = "7783-7084-3265-9085-8269-3286-77"  # the chassis of each of its virtual machines
+from kit.cluster.probe import IN_MEMORY, SHARED, Machine
 
 
 @dataclass(frozen=True)
@@ -44,30 +42,3 @@ def folders(machine: Machine) -> dict[str, Folder]:
         if free.isdecimal():
             found[path] = Folder(kind, int(free), able == "yes", inode, changed)
     return found
-
-
-def rdma(machine: Machine) -> dict[str, str]:
-    """Return {device: its link layer}."""
-    return {words[0]: words[2] for words in machine.all("rdma") if len(words) > 2}
-
-
-def has_slingshot(machine: Machine) -> bool:
-    return machine.one("fabric")[0] == "cxi"
-
-
-def has_omni_path(machine: Machine) -> bool:
-    return machine.one("fabric")[0] == "opa"
-
-
-def has_devices(machine: Machine, folder: str) -> bool:
-    """Return True if probe.sh found a device in the folder."""
-    return [folder] in machine.all("devices")
-
-
-def is_on_azure(machine: Machine) -> bool:
-    return machine.one("chassis")[0] == AZURE
-
-
-def networks(machine: Machine) -> list[str]:
-    """Return the interfaces that may lead to other nodes."""
-    return [name for name in machine.interfaces() if not name.startswith(NOT_BETWEEN_NODES)]

@@ -7,7 +7,7 @@ import re
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, Optional
 
 from kit import slurm
 from kit.base.errors import KitError, UsageError
@@ -83,18 +83,18 @@ def survey(
         _account() if accounts else "",
         tuple(option for option in plugins.srun_options() if option in known),
     )
-    nodes = _nodes(chosen)
-    if not nodes:
+    states = _states(chosen)
+    if not states:
         return site
-    idle = [node.name for node in nodes if node.state == "idle"]
+    idle = next((name for name, state in states.items() if state == "idle"), "")
     node: Optional[Machine] = None
     why = f"no node of {chosen.name} is idle"
     if tell is None:
         why = "--no-look was given"
     elif idle:
-        tell(idle[0])
-        node, why = _ask(site, chosen, idle[0], command)
-    return replace(site, reserved_cpus=_reserved(nodes[0]), node=node, why_no_node=why)
+        tell(idle)
+        node, why = _ask(site, chosen, idle, command)
+    return replace(site, reserved_cpus=_reserved(next(iter(states))), node=node, why_no_node=why)
 
 
 def account_for(site: Site, partition: Partition) -> str:
@@ -161,26 +161,20 @@ def _accounts(partition: Partition, accounts: Optional[dict[str, set[str]]]) -> 
     return [name for name in mine if partition.takes(name)]
 
 
-class _Node(NamedTuple):
-    name: str
-    state: str
-
-
-def _nodes(partition: Partition) -> list[_Node]:
-    """Return the nodes for a first job: those with GPUs if the partition has any."""
+def _states(partition: Partition) -> dict[str, str]:
+    """Return {node: state} of the nodes for a first job: with GPUs if the partition has any."""
     command = ["sinfo", "--noheader", "--Node", f"--partition={partition.name}"]
     lines = slurm.ask([*command, "--format=%N|%t|%G"]).splitlines()
     rows = [line.split("|") for line in lines if line.count("|") == 2]
-    return [
-        _Node(name, state)
-        for name, state, gres in rows
-        if gpu_request.of_node(gres) or not partition.has_gpus
-    ]
+    needs_gpus = partition.has_gpus
+    return {
+        name: state for name, state, gres in rows if gpu_request.of_node(gres) or not needs_gpus
+    }
 
 
-def _reserved(node: _Node) -> int:
+def _reserved(node: str) -> int:
     """Return the CPUs that a node reserves for the system: no job may ask for them."""
-    answer = slurm.ask(["scontrol", "--oneliner", "show", "node", node.name])
+    answer = slurm.ask(["scontrol", "--oneliner", "show", "node", node])
     cpus = {name: int(number) for name, number in re.findall(r"\b(CPUTot|CPUEfctv)=(\d+)", answer)}
     return max(0, cpus["CPUTot"] - cpus["CPUEfctv"]) if len(cpus) == 2 else 0
 
