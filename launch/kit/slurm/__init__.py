@@ -31,4 +31,4 @@ from kit.slurm.nodes import (
     srun_has,
 )
 from kit.slurm.steps import begin_on_nodes, in_job, on_nodes
-from kit.slurm.submission import Unknown, allocate, estimate, submit, test_only, would_start
+from kit.slurm.submission import Unknown, allocate, estimate, submit, test_only

@@ -100,14 +100,6 @@ def estimate(header: str) -> str:
     return done.stderr or done.stdout
 
 
-def would_start(options: dict[str, str]) -> str:
-    """Return Slurm's estimate for a job of one node. Raise KitError if Slurm would refuse it."""
-    job = ["--nodes=1", "--time=1", "--output=/dev/null", "--wrap=true"]
-    return client.ask(
-        ["sbatch", "--test-only", *job, *client.flags(options)], SLURM_TIME_FORMAT=_TIMES
-    ).strip()
-
-
 def allocate(
     folder: Path, options: Sequence[str], command: Sequence[str], **variables: str
 ) -> subprocess.Popen[bytes]:

@@ -11,6 +11,7 @@ from typing import Optional
 
 from kit import slurm
 from kit.base.errors import KitError, Problems, UsageError
+from kit.cluster import shapes
 from kit.cluster.doctor import ask, checks, local_checks, login
 from kit.cluster.doctor.facts import Cluster, Needs, Node
 from kit.cluster.doctor.node_checks import CHECKS, is_unwell
@@ -186,7 +187,7 @@ def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
         if plan:
             submit.estimate(plan)
         else:
-            slurm.would_start(asked.slurm)
+            slurm.estimate(shapes.script({"nodes": "1", "time": "1", **asked.slurm}))
     except KitError as error:
         login_node.said["options"] = [[error.problem]]
 
