@@ -33,8 +33,10 @@ def read(
     options: dict[str, Optional[str]], spares: int = 0, *, own_cpus: bool = False
 ) -> ResourceRequest:
     """Return the request of sbatch options, which have their long names."""
-    nodes = _nodes(options)
-    cpus = _cpus(options)
+    given_nodes = re.match(r"\d+", options.get("nodes") or "")
+    nodes = int(given_nodes[0]) if given_nodes else 1
+    tasks = _count(options, "ntasks-per-node") or 1
+    cpus = tasks * (_count(options, "cpus-per-task") or 1)
     gpus = _gpus(options, nodes)
     count = sum(gpus.values())
     if options.get("cpus-per-gpu"):
@@ -46,7 +48,7 @@ def read(
         spares=spares,
         cpus=0 if "overcommit" in options else cpus,
         own_cpus=own_cpus,
-        tasks=_count(options, "ntasks-per-node") or 1,
+        tasks=tasks,
         gpus=count,
         types=tuple(kind for kind in gpus if kind),
         memory_mb=memory_mb,
@@ -58,18 +60,9 @@ def read(
     )
 
 
-def _nodes(options: dict[str, Optional[str]]) -> int:
-    found = re.match(r"\d+", options.get("nodes") or "")
-    return int(found[0]) if found else 1
-
-
 def _count(options: dict[str, Optional[str]], name: str) -> int:
     value = options.get(name) or ""
     return int(value) if value.isdecimal() else 0
-
-
-def _cpus(options: dict[str, Optional[str]]) -> int:
-    return (_count(options, "ntasks-per-node") or 1) * (_count(options, "cpus-per-task") or 1)
 
 
 def _gpus(options: dict[str, Optional[str]], nodes: int) -> dict[str, int]:

@@ -65,6 +65,16 @@ def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
         raise missing(command[0]) from None
 
 
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a process, with KILL where TERM does not within seconds."""
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def ask(
     command: list[str],
     script: Optional[Path] = None,

@@ -71,12 +71,7 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
         try:
             process.wait(within_s)
         except subprocess.TimeoutExpired:
-            process.terminate()  # which ends the step
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            client.end(process)  # which ends the step
         said, problems = _content(output), _content(errors)
     if not said and problems:
         raise KitError(

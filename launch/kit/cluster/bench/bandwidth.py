@@ -94,14 +94,13 @@ def make(title: str, facts: dict[str, Any], path: Path) -> Measured:
             fix = "show it with that one, or measure again: kit bench"
             raise KitError(f"{path} is of another version of kit", fix)
         sizes = tuple(Size(**item) for item in facts["sizes"])
-        pairs, wanted = facts["pairs"], facts["expect"]
-        pairs = () if pairs is None else pairs
+        pairs, wanted = facts["pairs"] or (), facts["expect"]
         links = tuple(
             Link((item["nodes"][0], item["nodes"][1]), item["busbw_GBps"]) for item in pairs
         )
-        expectation = Expectation()
-        if wanted:
-            expectation = Expectation(wanted["busbw_GBps"], wanted["share"])
+        expectation = (
+            Expectation(wanted["busbw_GBps"], wanted["share"]) if wanted else Expectation()
+        )
         measured = [expectation.busbw or 1, expectation.share]
         for item in sizes:
             measured += [item.bytes, item.median_s, item.min_s, item.algbw_GBps, item.busbw_GBps]

@@ -95,12 +95,7 @@ class Talk:
         except subprocess.TimeoutExpired:
             # An srun that is killed while a node is dead leaves the job behind.
             slurm.cancel_by_name(self.job_name)
-            self.process.terminate()
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            slurm.end(self.process)
         self.process.stdout.close()
         self.process.stderr.close()
 
