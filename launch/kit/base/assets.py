@@ -32,15 +32,14 @@ def part(name: str) -> str:
 def script(name: str) -> str:
     """Return a script that runs without a run directory, with the files that it sources inside."""
     text = _SOURCED.sub(lambda match: script(match[1]), part(name))
-    return _EACH_RUNTIME.sub(lambda _: "".join(map(_subshell, _runtimes())), text)
+    return _EACH_RUNTIME.sub(_each_runtime, text)
 
 
-def _runtimes() -> list[str]:
-    return sorted(path.stem for path in (folder("launch/scripts") / "runtimes").glob("*.sh"))
-
-
-def _subshell(runtime: str) -> str:
-    return f'(\n{script(f"runtimes/{runtime}.sh")}"$@" {shlex.quote(runtime)}\n)\n'
+def _each_runtime(_: re.Match[str]) -> str:
+    """Return a subshell for each runtime, with the text of its file."""
+    names = sorted(path.stem for path in (folder("launch/scripts") / "runtimes").glob("*.sh"))
+    texts = {name: script(f"runtimes/{name}.sh") for name in names}
+    return "".join(f'(\n{text}"$@" {shlex.quote(name)}\n)\n' for name, text in texts.items())
 
 
 def program(name: str) -> str:

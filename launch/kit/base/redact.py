@@ -44,9 +44,6 @@ KINDS = {
         r"://(?<=[A-Za-z0-9+.-]://)[^/\s:@]*:(?![$<{*])[^/\s@]+@",
     ),
 }
-# A key without a mark of its own, such as the 40 digits of Weights & Biases, is recognized by the
-# name of its variable.
-_KEY = r"[0-9a-f]{40}\Z"
 # Parts of the names of variables whose values are secrets, but for what only looks like one:
 # TOKENIZERS, KEYBOARD, COMPASSES, PWD and OLDPWD, CREDITS, AUTHOR. launch/scripts/lib/container.sh
 # has the parts, too.
@@ -66,7 +63,8 @@ def kind(text: str, name: str = "") -> Optional[str]:
     for found, (hints, pattern) in KINDS.items():
         if any(hint in text for hint in hints) and re.search(pattern, text):
             return found
-    if len(text) == 40 and re.match(_KEY, text) and is_secret(name):
+    # A key of Weights & Biases has no mark of its own: its variable's name gives it away.
+    if re.fullmatch("[0-9a-f]{40}", text) and is_secret(name):
         return "a key"
     return None
 

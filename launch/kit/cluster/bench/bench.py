@@ -73,11 +73,8 @@ def with_program(plan: Plan, request: BenchRequest) -> Plan:
         arguments += ["--sizes", *map(str, sizes(request.sizes, problems))]
     if request.repeats is not None:
         if request.repeats < 1:
-            problems.add(
-                "--repeats",
-                f"{request.repeats} is not a number of repetitions",
-                "give 1 or more, or leave it out",
-            )
+            problem = f"{request.repeats} is not a number of repetitions"
+            problems.add("--repeats", problem, "give 1 or more, or leave it out")
         arguments += ["--repeats", str(request.repeats)]
     if request.pairs:
         if plan.layout.nodes == 1:

@@ -168,7 +168,7 @@ def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> 
     }
     preempt, title = "OFF", "this machine, without Slurm"
     if site.cluster:
-        title = f"the cluster {site.cluster} (Slurm {site.version})"
+        title = f"the cluster {site.cluster} (Slurm {site.config.get('SLURM_VERSION', '')})"
     if site.partition:
         decisions["partition"] = choices.partition(site, site.partition)
         decisions["account"] = choices.account(site, site.partition)

@@ -39,10 +39,6 @@ class Site:
     why_no_node: str = ""
 
     @property
-    def version(self) -> str:
-        return self.config.get("SLURM_VERSION", "")
-
-    @property
     def job_machine(self) -> Optional[Machine]:
         """The machine that jobs run on; None where Slurm has nodes and none was seen."""
         return self.node or (None if self.cluster else self.here)
