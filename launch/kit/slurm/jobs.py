@@ -219,16 +219,11 @@ def accounted(job_ids: list[str]) -> Optional[dict[str, dict[str, str]]]:
     if done.returncode:
         return {} if "is disabled" in done.stderr else None
     found: dict[str, dict[str, str]] = {}
-    for line in done.stdout.splitlines():
-        job_id, *rest = line.split("|", 2)
-        if (
-            len(rest) == 2
-            and _IDS.fullmatch(job_id)
-            and job_id.partition("_")[0] in job_ids
-            and rest[0].strip()
-        ):
+    line = re.compile(r"^([^|\n]+)\| *([^|\s]+)[^|\n]*\|(.*)$", re.MULTILINE)
+    for job_id, state, folder in line.findall(done.stdout):  # "CANCELLED by 1000" is CANCELLED
+        if _IDS.fullmatch(job_id) and job_id.partition("_")[0] in job_ids:
             for item in task_numbers.ids(job_id):
-                found.setdefault(item, {})[rest[1]] = rest[0].split()[0]  # "CANCELLED by 1000"
+                found.setdefault(item, {})[folder] = state
     return found
 
 

@@ -92,10 +92,8 @@ def estimate(header: str) -> str:
         without=sbatch_variables.of_script(header),
     )
     if done.returncode:
-        lines = [
-            re.sub(r"^sbatch: |^error: ", "", line)
-            for line in done.stderr.replace("sbatch: error: ", "").strip().splitlines()
-        ]
+        words = re.sub(r"^(sbatch: )?(error: )?", "", done.stderr, flags=re.MULTILINE)
+        lines = words.strip().splitlines()
         raise KitError(lines[-1] if lines else f"exit code {done.returncode}")
     return done.stderr or done.stdout
 

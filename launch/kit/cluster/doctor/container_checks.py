@@ -35,7 +35,7 @@ def runtime(node: Node, cluster: Cluster) -> Iterator[Found]:
         return
     needed = cluster.fact("tool")
     version = node.tool(needed)
-    usual = cluster.most(other.tool(needed) for other in cluster.answered if other.tool(needed))
+    usual = cluster.usual(lambda other: other.tool(needed))
     if not version:
         yield Found("missing", f"{needed} is not on PATH there", {"runtime": needed})
     elif version != usual:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Callable, Optional
 
 from kit.cluster.probe import Machine
 from kit.config import plugins
@@ -86,10 +85,10 @@ class Cluster:
     def find(self, name: str) -> Optional[Node]:
         return next((node for node in self.nodes if node.name == name), None)
 
-    def most(self, values: Iterable[str]) -> str:
-        """Return the most frequent value, the first one of several; empty without values."""
-        known = list(values)
-        return max(known, key=known.count) if known else ""
+    def usual(self, value: Callable[[Node], str]) -> str:
+        """Return the most frequent value of the nodes that have one; "" if none has."""
+        known = [found for node in self.answered if (found := value(node))]
+        return max(known, key=known.count, default="")
 
     def runtime(self) -> str:
         """Return the job's or the profile's runtime, else the first whose tool some node has."""

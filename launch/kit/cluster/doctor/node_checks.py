@@ -51,7 +51,7 @@ def bash(node: Node, _: Cluster) -> Iterator[Found]:
 @check("cgroups", seen=lambda node, _: node.one("cgroups")[0])
 def cgroups(node: Node, cluster: Cluster) -> Iterator[Found]:
     version, inside = node.one("cgroups", 2)
-    usual = cluster.most(other.one("cgroups")[0] for other in cluster.answered)
+    usual = cluster.usual(lambda other: other.one("cgroups")[0])
     if version != usual:
         yield Found("differ", f"{version}, others have {usual}")
     elif cluster.asked.config.get("ProctrackType") == "proctrack/cgroup" and inside in ("", "0"):
