@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, Optional
 
 from kit.base.errors import UsageError
 from kit.files import safe_read
@@ -26,27 +26,17 @@ _SET = re.compile(r"\[(\^|(?!\^))((?:(?:\\.|[^]\\-])(?:-(?:\\.|[^]\\-]))?)+)\]",
 _RANGE = re.compile(r"\\?(.)(?:-\\?(.))?", re.DOTALL)
 
 
-class _Characters(NamedTuple):
-    """The characters in these ranges, or all others."""
-
-    ranges: tuple[tuple[str, str], ...] = ()
-    others: bool = False
-
-    def have(self, character: str) -> bool:
-        return any(low <= character <= high for low, high in self.ranges) != self.others
-
-
 class _Places:
     """The places in all patterns, one bit each: which characters lead to the next, or stay."""
 
     def __init__(self) -> None:
-        self.next: list[_Characters] = []
+        self.next: list[str] = []  # the regular expression of one character
         self.begin = self.in_name = self.anywhere = self.free = self.over = 0
         # {bit_length of the last place of a pattern: whether the pattern keeps a file}
         self.ends: dict[int, bool] = {}
 
-    def add(self, characters: _Characters = _Characters()) -> int:  # noqa: B008
-        self.next.append(characters)
+    def add(self, character: str = "") -> int:
+        self.next.append(character)
         return 1 << (len(self.next) - 1)
 
     def settled(self, places: int) -> int:
@@ -112,8 +102,8 @@ def matcher(found: list[str], where: str) -> Callable[[str], bool]:
 
     @functools.cache
     def following(character: str) -> int:
-        indexes = (index for index, items in enumerate(places.next) if items.have(character))
-        return sum(1 << index for index in indexes)
+        leads = {item: bool(re.fullmatch(item, character)) for item in set(places.next)}
+        return sum(1 << index for index, item in enumerate(places.next) if leads[item])
 
     @functools.lru_cache(maxsize=1 << 16)
     def after(now: int, character: str) -> int:
@@ -161,25 +151,25 @@ def _add_next(places: _Places, pattern: str, place: int, where: str) -> int:
         places.in_name |= star
         places.free |= star
     elif character == "?":
-        places.add(_Characters((("/", "/"),), others=True))
+        places.add("[^/]")
     elif character == "[":
         found = _SET.match(pattern, place)
-        pairs = _RANGE.findall(found[2]) if found else ()
-        ranges = tuple((low, high or low) for low, high in pairs)
-        if not found or any(low > high for low, high in ranges):
+        ranges = _RANGE.findall(found[2]) if found else []
+        if not found or any(low > (high or low) for low, high in ranges):
             raise UsageError(
                 f"the [ in {pattern!r} begins no set of characters",
                 "write [a-z]; or \\[ for the character itself",
                 where=where,
             )
-        places.add(_Characters(ranges, bool(found[1])))
+        items = (f"{re.escape(low)}-{re.escape(high or low)}" for low, high in ranges)
+        places.add(f"[{found[1]}{''.join(items)}]")
         return found.end()
     else:
         place += character == "\\"
         if place == len(pattern):
             fix = "write \\\\ for the character itself"
             raise UsageError(f"{pattern!r} ends with a backslash", fix, where=where)
-        places.add(_Characters(((pattern[place], pattern[place]),)))
+        places.add(re.escape(pattern[place]))
     return place + 1
 
 
@@ -196,5 +186,5 @@ def _add_folders(places: _Places, pattern: str, place: int) -> int:
         places.anywhere |= stars
         return end
     places.over |= stars
-    places.anywhere |= places.add(_Characters((("/", "/"),)))
+    places.anywhere |= places.add("/")
     return end + (pattern[end] == "/")
