@@ -74,13 +74,8 @@ def of_folder(folder: str, since_s: float) -> list[Job]:
     if shutil.which("sacct"):
         start = time.strftime("%Y-%m-%dT%H:%M", time.localtime(since_s - SKEW_S))
         cluster = "Cluster," if client.names_clusters() else ""
-        sacct = client.of_cluster(
-            "sacct",
-            "--allocations",
-            "--parsable2",
-            f"--format=JobID,Submit,{cluster}WorkDir",
-            f"--starttime={start}",
-        )
+        options = ["--allocations", "--parsable2", f"--starttime={start}"]
+        sacct = client.of_cluster("sacct", *options, f"--format=JobID,Submit,{cluster}WorkDir")
         done = client.run(sacct, variables={"SLURM_TIME_FORMAT": _SECONDS})
         if done.returncode == 0:  # many sites keep no accounts
             rows += _rows(done.stdout, "WorkDir")

@@ -85,12 +85,8 @@ def _overridden(script: Path) -> set[str]:
 
 def estimate(header: str) -> str:
     """Return Slurm's estimate for #SBATCH lines. Raise KitError with its words if it refuses."""
-    done = client.run(
-        ["sbatch", "--test-only"],
-        given=header,
-        variables={"SLURM_TIME_FORMAT": _TIMES},
-        without=sbatch_variables.of_script(header),
-    )
+    command, times = ["sbatch", "--test-only"], {"SLURM_TIME_FORMAT": _TIMES}
+    done = client.run(command, header, times, without=sbatch_variables.of_script(header))
     if done.returncode:
         words = re.sub(r"^(sbatch: )?(error: )?", "", done.stderr, flags=re.MULTILINE)
         lines = words.strip().splitlines()

@@ -122,16 +122,11 @@ def _judge(node: Node, cluster: Cluster, checks: Sequence[Check], result: Result
             continue
         verdicts[item.name] = OK
         for found in item.judge(node, cluster):
-            finding = _finding(node.name, item, found)
+            problem = item.problems[found.problem]
+            fields = {"nodes": "{nodes}", **found.fields}  # the report names all nodes with it
+            what, fix = problem.what.format(**fields), problem.fix.format(**fields)
+            finding = NodeFinding(node.name, item.name, problem.verdict, what, found.evidence, fix)
             result.findings.append(finding)
-            verdicts[item.name] = max(verdicts[item.name], finding.verdict, key=ORDER.index)
+            verdicts[item.name] = max(verdicts[item.name], problem.verdict, key=ORDER.index)
         seen = item.seen(node, cluster) if verdicts[item.name] == OK else ""
         result.seen.setdefault(node.name, {})[item.name] = seen
-
-
-def _finding(node: str, check: Check, found: Found) -> NodeFinding:
-    """Return a finding in words; {nodes} stays, and the report joins those with one problem."""
-    problem = check.problems[found.problem]
-    fields = {"nodes": "{nodes}", **found.fields}
-    what, fix = problem.what.format(**fields), problem.fix.format(**fields)
-    return NodeFinding(node, check.name, problem.verdict, what, found.evidence, fix)

@@ -48,8 +48,4 @@ def torch(node: Node, _: Cluster) -> Iterator[Found]:
         yield Found("missing", "neither kit's own Python nor python3")
 
 
-CHECKS = (
-    runtimes,
-    torch,
-    *(item for item in node_checks.CHECKS if item.name in _SHARED),
-)
+CHECKS = (runtimes, torch, *(item for item in node_checks.CHECKS if item.name in _SHARED))

@@ -161,11 +161,8 @@ def _image(image: Decision, chosen: Chosen) -> list[str]:
     make = f"kit build --to {scheme.partition(':')[0]} makes one"
     name, meaning = f"{scheme}NAME", f"one of {_listed(engines)} here; {make}"
     if not chosen.is_local or chosen.decisions["runtime"].value:
-        build = "kit build --name first makes it"
-        name, meaning = (
-            "first",
-            f"{build}; or, without changing this file: {chosen.start} --image first",
-        )
+        name, build = "first", "kit build --name first makes it"
+        meaning = f"{build}; or, without changing this file: {chosen.start} --image first"
     return [image.comment, f"# image: {name:21} # {meaning}"]
 
 
