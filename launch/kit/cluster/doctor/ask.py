@@ -15,7 +15,6 @@ from typing import Callable, Optional
 
 from kit import slurm
 from kit.base.errors import KitError
-from kit.cluster import probe
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.facts import Cluster, Node
 
@@ -197,14 +196,12 @@ def silent(nodes: dict[str, Node]) -> list[str]:
 def ask(cluster: Cluster, addresses: dict[str, str], wait_s: float) -> None:
     """Add to the nodes with these addresses what they say of themselves."""
     nodes = {node.name: node for node in cluster.nodes if node.asked}
-    words = cluster.asked.words()
-    with _shared_file(cluster.asked.folder) as (mark, text):
-        values = cluster.asked.values()
-        if mark:
-            values |= {"folder": cluster.asked.folder, "mark": mark, "text": text}
+    asked = cluster.asked
+    with _shared_file(asked.folder) as (mark, text):
+        file = {"folder": asked.folder, "mark": mark, "text": text} if mark else {}
         while nodes:
-            hosts = [f"{name}:{addresses[name]}" for name in nodes]
-            all_at_once(probe.command(values, *words, *hosts), nodes, cluster.asked.slurm, wait_s)
+            command = asked.command(file, *(f"{name}:{addresses[name]}" for name in nodes))
+            all_at_once(command, nodes, asked.slurm, wait_s)
             unheard = silent(nodes)
             if not unheard or len(unheard) == len(nodes):
                 break

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Callable, Optional
 
-from kit.cluster.probe import Machine
+from kit.cluster import probe
 from kit.config import plugins
 
 LOGIN = "login"  # the column of the machine that kit runs on
 
 
 @dataclass
-class Node(Machine):
+class Node(probe.Machine):
     """A node, what it said of itself, and what Slurm says of it."""
 
     state: str = ""  # as Slurm has it: IDLE+DRAIN
@@ -56,19 +57,16 @@ class Needs:
     config: dict[str, str] = field(default_factory=dict)  # of Slurm
     named: bool = False  # True where the nodes were asked for by name
 
-    def values(self) -> dict[str, Optional[str]]:
-        """Return what probe.sh is to look at for this."""
+    def command(self, others: Mapping[str, str], *words: str) -> list[str]:
+        """Return the command that runs probe.sh to look at this, other values and further words."""
         values = {"scratch": self.scratch, "image": self.image, "fingerprint": self.fingerprint}
+        values |= others
         if self.image:
             values["start"] = self.runtime
         if self.job:
             values |= {"command": "yes", "program": self.program}
             values |= {"module": self.module, "path": self.path}
-        return values
-
-    def words(self) -> list[str]:
-        """Return the mounts, as probe.sh takes them."""
-        return [f"mount={source}" for source in self.mounts]
+        return probe.command(values, *(f"mount={source}" for source in self.mounts), *words)
 
 
 @dataclass

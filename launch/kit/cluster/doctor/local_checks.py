@@ -17,8 +17,7 @@ _SHARED = "bash scratch space disk mounts image program shm limits driver".split
 
 def examine(asked: Needs) -> Cluster:
     """Return this machine as the only node, with what it says of itself."""
-    values = {**asked.values(), "engines": "yes", "torch": "yes"}
-    said = probe.here(probe.command(values, *asked.words()), NAME).said
+    said = probe.here(asked.command({"engines": "yes", "torch": "yes"}), NAME).said
     return Cluster(asked, [Node(NAME, said)])
 
 
