@@ -35,12 +35,11 @@ def read(
     """Return the request of sbatch options, which have their long names."""
     given_nodes = re.match(r"\d+", options.get("nodes") or "")
     nodes = int(given_nodes[0]) if given_nodes else 1
-    tasks = _count(options, "ntasks-per-node") or 1
-    cpus = tasks * (_count(options, "cpus-per-task") or 1)
+    tasks = gpu_request.number(options, "ntasks-per-node") or 1
+    cpus = tasks * gpu_request.number(options, "cpus-per-task")
     gpus = _gpus(options, nodes)
     count = sum(gpus.values())
-    if options.get("cpus-per-gpu"):
-        cpus = max(cpus, count * _count(options, "cpus-per-gpu"))
+    cpus = max(cpus, count * gpu_request.number(options, "cpus-per-gpu", 0))
     feature = options.get("constraint") or ""
     memory_mb, memory_option = _memory(options, cpus, count)
     return ResourceRequest(
@@ -58,11 +57,6 @@ def read(
         feature=feature if re.fullmatch(r"[A-Za-z0-9_.-]+", feature) else "",
         limits_hold="qos" not in options,
     )
-
-
-def _count(options: dict[str, Optional[str]], name: str) -> int:
-    value = options.get(name) or ""
-    return int(value) if value.isdecimal() else 0
 
 
 def _gpus(options: dict[str, Optional[str]], nodes: int) -> dict[str, int]:

@@ -28,15 +28,15 @@ class GpuRequest(NamedTuple):
 def read(options: Mapping[str, Optional[str]]) -> list[GpuRequest]:
     """Return what each of the options asks for, without those that name no GPU."""
     times = {
-        "gpus-per-task": _number(options, "ntasks-per-node"),
-        "tres-per-task": _number(options, "ntasks-per-node"),
-        "gpus-per-socket": _number(options, "sockets-per-node"),
+        "gpus-per-task": number(options, "ntasks-per-node"),
+        "tres-per-task": number(options, "ntasks-per-node"),
+        "gpus-per-socket": number(options, "sockets-per-node"),
     }
     found = []
     for name in OPTIONS:
         gpus = _by_type(name, options.get(name) or "")
         if gpus:
-            each = {kind: number * times.get(name, 1) for kind, number in gpus.items()}
+            each = {kind: count * times.get(name, 1) for kind, count in gpus.items()}
             found.append(GpuRequest(name, each, name == "gpus"))
     return found
 
@@ -46,9 +46,10 @@ def of_node(gres: str) -> dict[str, int]:
     return _by_type("gres", gres)
 
 
-def _number(options: Mapping[str, Optional[str]], name: str) -> int:
+def number(options: Mapping[str, Optional[str]], name: str, otherwise: int = 1) -> int:
+    """Return the number of an option; `otherwise` where it has none."""
     value = options.get(name) or ""
-    return int(value) if value.isdecimal() else 1
+    return int(value) if value.isdecimal() else otherwise
 
 
 def _by_type(option: str, value: str) -> dict[str, int]:
@@ -61,7 +62,7 @@ def _by_type(option: str, value: str) -> dict[str, int]:
         name = re.sub("^gres[/:]", "", part) if option in LISTS else f"gpu:{part}"
         word, *rest = re.split("[:=]", name.partition("(")[0])
         if word == "gpu":
-            number = int(rest.pop()) if rest and rest[-1].isdecimal() else 1
+            count = int(rest.pop()) if rest and rest[-1].isdecimal() else 1
             kind = rest[0] if rest else ""
-            found[kind] = found.get(kind, 0) + number
+            found[kind] = found.get(kind, 0) + count
     return found
