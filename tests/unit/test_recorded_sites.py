@@ -18,7 +18,7 @@ from kit.cli import first_job
 from kit.cluster import probe
 from kit.cluster.facts import Kind, Partition
 from kit.cluster.init import init as its
-from kit.cluster.init import machine_facts, survey
+from kit.cluster.init import survey
 from kit.config.profiles import load
 
 from samples import HOSTILE_NAME, ROOT
@@ -457,7 +457,7 @@ def test_a_machine_is_looked_at_without_loading_or_changing_anything(tmp_path: P
     folder.mkdir()
     found = probe.here(probe.command({}, f"look={folder}", f"look={tmp_path}/nowhere"))
     assert found.name and found.number("cpus") == len(os.sched_getaffinity(0))
-    folders = machine_facts.folders(found)
+    folders = survey.folders_of(found)
     assert folders.keys() == {str(folder)}
     assert folders[str(folder)].writable and folders[str(folder)].inode == str(folder.stat().st_ino)
 
@@ -465,7 +465,7 @@ def test_a_machine_is_looked_at_without_loading_or_changing_anything(tmp_path: P
 def test_two_machines_see_one_folder_or_two() -> None:
     def same(first: str, second: str) -> bool:
         kinds = [line.split() for line in (first, second)]
-        mine, theirs = (machine_facts.Folder(kind, 9, True, inode, changed) for kind, inode, changed in kinds)
+        mine, theirs = (survey.Folder(kind, 9, True, inode, changed) for kind, inode, changed in kinds)
         return mine.is_same(theirs)
 
     assert same("nfs4 77 1700000000", "nfs4 77 1700000005")  # a client's cache is a minute old

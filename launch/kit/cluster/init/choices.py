@@ -8,9 +8,8 @@ from typing import Optional
 
 from kit.base.errors import KitError
 from kit.cluster.facts import Partition
-from kit.cluster.init import machine_facts
 from kit.cluster.init.decision import Decision
-from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, usable_of
+from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, folders_of, usable_of
 from kit.cluster.probe import NOT_BETWEEN_NODES, Machine
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
@@ -101,7 +100,7 @@ def scratch(site: Site) -> Decision:
     if machine is None:
         why = f"{TEMPORARY} of a node was not seen: {site.why_no_node}"
         return Decision("", why, "that is small, or in memory")
-    folders = machine_facts.folders(machine)
+    folders = folders_of(machine)
     seen = {path: folders[path] for path in LOCAL if path in folders}
     room = {path: disk.free_mib for path, disk in seen.items() if disk.is_a_disk and disk.writable}
     usual = folders.get(TEMPORARY)
@@ -181,7 +180,7 @@ def account(site: Site, chosen: Partition) -> Decision:
 
 def folder(site: Site, project: Path) -> Decision:
     """Decide whether the nodes see the project's folder. Raises KitError if a node lacks it."""
-    mine = machine_facts.folders(site.here).get(str(project))
+    mine = folders_of(site.here).get(str(project))
     if not site.cluster:
         return Decision("here", f"{project} is on this machine")
     if mine is None:
@@ -195,7 +194,7 @@ def folder(site: Site, project: Path) -> Decision:
 
 
 def _folder_on_node(node: Machine, here: Machine, project: Path) -> Decision:
-    theirs, ours = machine_facts.folders(node), machine_facts.folders(here)
+    theirs, ours = folders_of(node), folders_of(here)
     found = theirs.get(str(project))
     if found and found.is_same(ours[str(project)]):
         return Decision("shared", f"{node.name} sees it")
