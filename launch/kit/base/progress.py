@@ -56,11 +56,9 @@ class Progress:
         rate = f"{size(self.done)}, {size(int(self.done / seconds))}/s"
         part = min(0.99, self.done / self.total)
         left = f", {seconds / part * (1 - part):.0f} s left" if part > 0.02 else ""
-        return (
-            f"{'#' * int(part * WIDTH):.<{WIDTH}} {part:4.0%}  {rate}{left}"
-            if self.terminal
-            else f"{part:.0%}, {rate}{left}"
-        )
+        if self.terminal:
+            return f"{'#' * int(part * WIDTH):.<{WIDTH}} {part:4.0%}  {rate}{left}"
+        return f"{part:.0%}, {rate}{left}"
 
 
 def silent(text: str) -> None:

@@ -19,12 +19,9 @@ PATIENCE_S = 120.0  # for a command of Slurm
 _cluster: Optional[str] = None
 # Variables that choose among a machine's GPUs; the last one is Intel's.
 _GPU_CHOICE = (
-    "CUDA_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "ZE_AFFINITY_MASK",
-)
+    "CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL"
+    " ZE_AFFINITY_MASK"
+).split()
 _OF_JOBS = ("squeue", "sacct", "scontrol", "scancel")
 
 

@@ -195,10 +195,9 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
         state, start, elapsed, limit, nodes, reason, folder = rest
         if state == "REVOKED":  # another cluster of the federation has it
             continue
+        job = Queued(state, reason, start, elapsed, limit, nodes, folder)
         for item in task_numbers.ids(job_id):
-            found.setdefault(item, []).append(
-                Queued(state, reason, start, elapsed, limit, nodes, folder)
-            )
+            found.setdefault(item, []).append(job)
     return found
 
 

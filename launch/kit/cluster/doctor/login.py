@@ -34,7 +34,8 @@ def examine(asked: Needs) -> Node:
 
 def ask_slurm(node: Node, asked: Needs) -> bool:
     """Return True if slurmctld answers, and add its settings to what is asked."""
-    node.said["commands"] = [[name, shutil.which(name) or ""] for name in COMMANDS]
+    missing = [name for name in COMMANDS if not shutil.which(name)]
+    node.said["commands"] = [[f"not on PATH: {', '.join(missing)}" if missing else ""]]
     if not shutil.which("scontrol"):
         return False
     try:
@@ -47,7 +48,7 @@ def ask_slurm(node: Node, asked: Needs) -> bool:
     asked.config = slurm.config()
     has_accounts = "slurmdbd" in asked.config.get("AccountingStorageType", "")
     if has_accounts and "associations" in asked.config.get("AccountingStorageEnforce", ""):
-        node.said["account"] = [[" ".join(slurm.accounts())]]
+        node.said["account"] = [["" if slurm.accounts() else "sacctmgr shows no association"]]
     return True
 
 
@@ -61,18 +62,6 @@ def _unwritable(path: Path) -> str:
         return f"{path} cannot be written"
     free = shutil.disk_usage(path).free
     return f"{path} has {free // 1024} KiB free" if free < 1024 * 1024 else ""
-
-
-@check("commands")
-def commands(node: Node, _: Cluster) -> Iterator[Found]:
-    if missing := [name for name, path in node.all("commands") if not path]:
-        yield Found("missing", f"not on PATH: {', '.join(missing)}")
-
-
-@check("account")
-def account(node: Node, _: Cluster) -> Iterator[Found]:
-    if not node.one("account")[0]:
-        yield Found("none", "sacctmgr shows no association")
 
 
 @check("asking")
@@ -104,7 +93,9 @@ def _says(name: str, problem: str, place: int = 0) -> Check:
 
 CHECKS = in_order(
     [
-        *(commands, account, asking, py_spy, version),
+        *(asking, py_spy, version),
+        _says("commands", "missing"),
+        _says("account", "none"),
         _says("slurmctld", "silent"),
         _says("options", "refused"),
         *(_says(name, "unwritable", 1) for name in ("home", "history", "here")),
