@@ -86,10 +86,11 @@ def bench(
     from kit.cli import benchmarking
     from kit.cluster.bench import bandwidth
     from kit.cluster.bench import bench as benchmark
+    from kit.runs import array_status
 
     shown = benchmarking.Shown(svg, as_json)
     if show is not None:
-        sys.exit(benchmarking.show(bandwidth.of_run(show), shown))
+        sys.exit(benchmarking.show(bandwidth.read(array_status.single(show)), shown))
     request = benchmark.BenchRequest(sizes, repeats, pairs, local, expect, least_part, dry_run)
     found = benchmark.load(job.target, job.overrides, job.arguments, job.problems)
     plan = job.plan(found, output, Use(code="live", runs_here=local, is_dry=dry_run))

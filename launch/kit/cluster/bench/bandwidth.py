@@ -12,7 +12,6 @@ from kit.base.errors import KitError
 from kit.cluster.bench.links import Link, SlowParts, judge
 from kit.config.bandwidth_target import Expectation
 from kit.files import safe_read
-from kit.runs import array_status
 from kit.runs.history import Run
 
 FORMAT = 1
@@ -69,11 +68,6 @@ class Measured:
         """The exit code of kit."""
         is_slow = self.verdict and (self.verdict.nodes or self.verdict.links)
         return 1 if self.wrong or self.is_too_little or is_slow else 0
-
-
-def of_run(word: Optional[str]) -> Measured:
-    """Return what a run measured, which is named by job id, run directory or name."""
-    return read(array_status.single(word))
 
 
 def read(run: Run) -> Measured:

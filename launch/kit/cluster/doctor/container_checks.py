@@ -65,20 +65,15 @@ def subuid(node: Node, cluster: Cluster) -> Iterator[Found]:
         yield Found("missing", f"no line for {user} in {' and '.join(missing)}", {"user": user})
 
 
-def _containers_at(node: Node, cluster: Cluster) -> list[str]:
-    """Return the facts of the folder in which the runtime makes containers; none where it has none.
+def _place(node: Node, cluster: Cluster) -> list[str]:
+    """Return the facts of the folder to which images are unpacked or copied.
 
     They are: the folder, the part of it that exists, whether it can be written, its file system,
-    free MiB, free inodes, all inodes, and more.
+    free MiB, free inodes, all inodes.
     """
-    name = cluster.runtime()
-    return next((place for place in node.all("containers") if place[-1] == name), [])
-
-
-def _place(node: Node, cluster: Cluster) -> list[str]:
-    """Return the facts of the folder to which images are unpacked or copied."""
-    place = _containers_at(node, cluster) if cluster.unpacks else []
-    return (place or node.one("scratch", 7))[:7]
+    places = node.all("containers") if cluster.unpacks else []
+    of_runtime = (place for place in places if place[-1] == cluster.runtime())
+    return next(of_runtime, node.one("scratch", 7))[:7]
 
 
 @check("scratch")

@@ -95,7 +95,7 @@ def _of_plan(plan: Plan) -> Needs:
     """Return what a job needs of the cluster."""
     header = {name: value or "" for name, value in plan.header}
     layout, container, env = plan.layout, plan.container, dict(plan.program.env)
-    image = container.image
+    image, is_torchrun = container.image, plan.program.launcher == "torchrun"
     # The run directory is not there yet.
     mounts = [m.source for m in container.mounts if not m.source.startswith(layout.run_dir)]
     return Needs(
@@ -116,8 +116,8 @@ def _of_plan(plan: Plan) -> Needs:
         job=layout.name,
         slurm={name: header[name] for name in PLACES if name in header},
         program=_program(plan),
-        needs_python=plan.program.launcher == "torchrun" or _is_python(plan.program.command[0]),
-        module=_module(plan),
+        needs_python=is_torchrun or _is_python(plan.program.command[0]),
+        module="torch" if is_torchrun else program.imported(plan.program.command, plan.view),
         path=env.get("PATH", ""),
         is_set_up=_is_set_up(plan, env.get("PATH", "")),
     )
@@ -129,13 +129,6 @@ def _is_set_up(plan: Plan, path: str) -> bool:
     targets = [mount.target for mount in plan.container.mounts]
     is_mounted = any(entry.is_relative_to(target) for entry in entries for target in targets)
     return bool(plan.program.setup or plan.program.host_setup or is_mounted)
-
-
-def _module(plan: Plan) -> str:
-    """Return the package that the job's Python must have."""
-    if plan.program.launcher == "torchrun":
-        return "torch"
-    return program.imported(plan.program.command, plan.view)
 
 
 def _is_python(first: str) -> bool:
