@@ -11,8 +11,10 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from kit.base import formats, redact
+from kit.files import safe_read
 
 FOLDERS = frozenset(
     ".ssh .gnupg .aws .azure .gcloud .kube .docker .config .oci .secrets .password-store "
@@ -80,25 +82,19 @@ def _is_one(root: str, name: str, of_keyrings: Collection[Id]) -> bool:
     return is_key(name) and not is_public
 
 
-def _ids(files: Iterable[str]) -> frozenset[Id]:
+def _ids(files: Iterable[str]) -> set[Id]:
     found = set()
     for file in files:
-        try:
+        with suppress(OSError):  # whoever needs it says so
             facts = os.stat(file)
-        except OSError:
-            continue  # whoever needs it says so
-        found.add((facts.st_dev, facts.st_ino))
-    return frozenset(found)
+            found.add((facts.st_dev, facts.st_ino))
+    return found
 
 
 def _text(path: str) -> str:
     """Return a file's text; "" where it cannot be read, or is not text."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        try:
-            content = os.read(file, LONGEST)
-        finally:
-            os.close(file)
+        content = safe_read.start(path, LONGEST)
     except OSError:
         return ""  # whoever copies it says so
     return "" if b"\0" in content[:8192] else content.decode("latin-1")
@@ -107,20 +103,14 @@ def _text(path: str) -> str:
 def cut(diff: str) -> str:
     """Return a diff of git without the changes of files that are keys or hold one."""
     sections = re.split(r"(?m)^(?=diff --git )", diff)
-    return "".join(_cut_section(section) for section in sections)
+    return "".join(map(_cut_section, sections))
 
 
 def _cut_section(section: str) -> str:
-    if not _is_of_a_key(section):
-        return section
-    header, _, _ = section.partition("\n")
-    return f"{header}\n{NOT_RECORDED}\n"
-
-
-def _is_of_a_key(section: str) -> bool:
-    header = section.partition("\n")[0] if section.startswith("diff --git ") else ""
-    is_named = any(is_key(word) for word in re.split(r'[\s"]+', header))
-    return is_named or redact.kind(section) is not None
+    header = section.partition("\n")[0]
+    words = re.split(r'[\s"]+', header) if header.startswith("diff --git ") else []
+    is_of_a_key = any(map(is_key, words)) or redact.kind(section) is not None
+    return f"{header}\n{NOT_RECORDED}\n" if is_of_a_key else section
 
 
 def shown(names: Collection[str]) -> str:
