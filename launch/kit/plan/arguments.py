@@ -24,29 +24,22 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
 
     Warn, too, of a rank's number, which all ranks would get.
     """
-    words = job.command or ()
-    _check_rank(job, words, problems)
+    words, where = job.command or (), job.where("command")
     for before, word in zip(words, words[1:]):
         if found := _OPTION_AND_VALUE.fullmatch(word):
             problem = f"the program gets '{word}' as a single argument"
-            fix = f"write two words: [..., {found[1]}, {found[2]}]"
-            problems.warn(job.where("command"), problem, fix)
-        option, equals, value = word.rpartition("=")
-        if not WRITTEN.search(option if equals else before):
-            _check_file(job, value, view, problems)
-
-
-def _check_rank(job: Job, words: tuple[str, ...], problems: Problems) -> None:
-    if job.most_nodes * job.ranks_per_node == 1:
-        return
-    for word, following in zip(words[1:], [*words[2:], ""]):
-        if found := _FIRST_RANK.fullmatch(word if "=" in word else f"{word} {following}"):
+            problems.warn(where, problem, f"write two words: [..., {found[1]}, {found[2]}]")
+        found = _FIRST_RANK.fullmatch(word if "=" in word else f"{before} {word}")
+        if found and job.most_nodes * job.ranks_per_node > 1:
             variable = _OWN_RANK.get(found[2], "RANK")
             fix = (
                 f"let each read its own from the environment, ${variable}; or `launcher: srun` and"
                 f' `script: python ... {found[1]} "${variable}"`, in which a shell puts it there'
             )
-            problems.warn(job.where("command"), f"every rank gets {found.group()}", fix)
+            problems.warn(where, f"every rank gets {found.group()}", fix)
+        option, equals, value = word.rpartition("=")
+        if not WRITTEN.search(option if equals else before):
+            _check_file(job, value, view, problems)
 
 
 def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None:

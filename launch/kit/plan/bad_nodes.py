@@ -30,12 +30,8 @@ def file(cluster: str) -> str:
 
 def bad(path: str) -> list[Bad]:
     """Return the nodes that are still left out, each once, with the last reason."""
-    try:
-        lines = _lines(path)
-    except OSError:
-        return []
     found = {}
-    for line in lines:
+    for line in _lines(path):
         noted, _, rest = line.partition(" ")
         name, _, why = rest.partition(" ")
         if re.fullmatch("[0-9]{1,10}", noted) and name and int(noted) + REMEMBERED_S > time.time():
@@ -43,15 +39,17 @@ def bad(path: str) -> list[Bad]:
     return list(found.values())
 
 
-def _lines(path: str) -> list[str]:
-    return safe_read.read(path).decode("utf-8", "replace").splitlines()
-
-
 def forget(path: str, name: str) -> bool:
     """Remove a node from the record; return whether it was there."""
-    if not os.path.exists(path):
-        return False
     lines = _lines(path)
     kept = [line for line in lines if line.split(" ")[1:2] != [name]]
-    Path(path).write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    return len(kept) < len(lines)
+    if is_noted := len(kept) < len(lines):
+        Path(path).write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    return is_noted
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return safe_read.read(path).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
