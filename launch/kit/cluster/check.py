@@ -9,6 +9,7 @@ Nothing is said about a fact that is not certain: sbatch decides then. `kit rend
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Optional
 
 from kit import slurm
@@ -215,7 +216,7 @@ class HeaderCheck:
 
 def _has_slurm() -> bool:
     """Return True if a Slurm can be asked about the cluster to which sbatch submits."""
-    return runtimes.has_tool("sinfo") and not any(
+    return shutil.which("sinfo") is not None and not any(
         os.environ.get(name) for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +18,6 @@ from kit.base.errors import KitError
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
 from kit.files import safe_read
-from kit.plan import runtimes
 from kit.plan.plan import Plan
 
 ANSWER = "answer.json"  # in the program's folder
@@ -120,7 +120,7 @@ def _runtimes(plan: Plan) -> list[str]:
     own = plan.container.runtime
     if own == "none":
         return [own]
-    able = [name for name, item in _able(plan).items() if runtimes.has_tool(item.tool)]
+    able = [name for name, item in _able(plan).items() if shutil.which(item.tool)]
     return sorted(able, key=lambda name: name != own)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from typing import Optional
 
@@ -11,7 +12,6 @@ from kit.config import data_images, expansion, paths, plugins
 from kit.config.job import Job
 from kit.config.mount_list import Mount
 from kit.config.plugins import Plugin
-from kit.plan.runtimes import has_tool
 
 # What the words of a runtime's `# mounts-refuse:` line stand for.
 CHARACTERS = {
@@ -68,12 +68,16 @@ def complete(
     `is_dry`: nothing is started, and without Slurm here a source may be on another machine.
     """
     own = tuple(_as_data(mount, problems) for mount in job.mounts or ())
-    _check_own(own, problems, is_elsewhere=is_dry and not has_tool("sinfo"))
+    _check_own(own, problems, is_elsewhere=is_dry and not shutil.which("sinfo"))
     if job.workdir and not os.path.isdir(job.workdir):
         fix = expansion.fix(job.workdir, "name an existing one")
         problems.add(job.where("workdir"), f"no such folder: {job.workdir}", fix)
     if runtime is None or runtime.name == "none":
-        _check_without_container(own, problems)
+        for mount in own:
+            if mount.source != mount.target:
+                fix = "use an image, or mount it under its own name"
+                problem = f"without a container, {mount.source} cannot appear as {mount.target}"
+                problems.add(mount.where, problem, fix)
         return own
     if job.workdir == "/":
         fix = "start from the project's folder, or name it: --workdir DIR"
@@ -134,14 +138,6 @@ def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool
             problems.add(mount.where, f"no such file or folder to mount: {mount.source}", fix)
         if any(other.target == mount.target for other in own[:index]):
             problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")
-
-
-def _check_without_container(own: tuple[Mount, ...], problems: Problems) -> None:
-    for mount in own:
-        if mount.source != mount.target:
-            fix = "use an image, or mount it under its own name"
-            problem = f"without a container, {mount.source} cannot appear as {mount.target}"
-            problems.add(mount.where, problem, fix)
 
 
 def check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:

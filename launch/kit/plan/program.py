@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -18,7 +19,6 @@ from kit.config.plugins import Plugin
 from kit.files import safe_read
 from kit.plan import arguments
 from kit.plan.mounting import FileView
-from kit.plan.runtimes import has_tool
 
 MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 STARTS = ("spawn", "start_processes")
@@ -49,7 +49,7 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     """
     folder = view.on_this_side(job.workdir or "")
     word = (job.command or ("",))[0]
-    if folder is None or has_tool(word) or "PATH" in (job.env or {}):
+    if folder is None or shutil.which(word) or "PATH" in (job.env or {}):
         return
     if word.endswith((".yaml", ".yml", ".json")):
         fix = f"name the program first: `command: train.py {word}`"

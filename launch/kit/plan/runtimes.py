@@ -154,12 +154,8 @@ def _installed(able: list[Plugin]) -> tuple[str, str]:
 def is_here(runtime: Plugin) -> bool:
     """Return whether this machine has what the runtime needs."""
     if option := runtime.srun_option:
-        return has_tool("srun") and slurm.srun_has(option)
-    return has_tool(runtime.tool)
-
-
-def has_tool(tool: str) -> bool:
-    return bool(tool) and shutil.which(tool) is not None
+        return bool(shutil.which("srun")) and slurm.srun_has(option)
+    return bool(shutil.which(runtime.tool))
 
 
 def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is_dry: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from glob import glob
@@ -16,7 +17,6 @@ from kit.config import image_files, plugins
 from kit.config.job import Job
 from kit.config.yaml_source import Located
 from kit.plan.plan import Plan
-from kit.plan.runtimes import has_tool
 from kit.slurm import gpu_request
 
 # Device files: one for each GPU of NVIDIA; one for all GPUs of AMD, and for those of Windows.
@@ -121,7 +121,11 @@ def _with_engine(job: Job, problems: Problems) -> Job:
     """Return the job; where only an engine runs here, with the image that the file was made of."""
     file = Path(job.image or "")
     is_image_file = file.suffix in image_files.FILES and file.is_file()
-    if job.runtime not in (None, "auto") or not is_image_file or any(map(has_tool, _file_tools())):
+    if (
+        job.runtime not in (None, "auto")
+        or not is_image_file
+        or any(map(shutil.which, _file_tools()))
+    ):
         return job
     record = image_files.origin(file)
     if engine := _engine_of(record):
@@ -142,7 +146,7 @@ def engine_of(file: Path) -> str:
 
 def _engine_of(record: dict[str, Any]) -> str:
     engine, identity = str(record.get("engine")), str(record.get("image_id"))
-    has_it = engine in _engines() and has_tool(engine) and _has_image(engine, identity)
+    has_it = engine in _engines() and shutil.which(engine) and _has_image(engine, identity)
     return engine if has_it else ""
 
 
@@ -162,7 +166,7 @@ def _has_image(engine: str, identity: str) -> bool:
 
 def _fix(source: str) -> str:
     """Return the fix; `source` is what `kit build` was told to make the file of."""
-    engines = " and ".join(filter(has_tool, _engines()))
+    engines = " and ".join(filter(shutil.which, _engines()))
     if not engines:
         again = "build the image again: kit build RECIPE --to docker"
         return f"install apptainer; or docker, and {again}"
