@@ -9,7 +9,6 @@ import subprocess
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
-from typing import Any
 
 from kit.base import formats
 from kit.base.errors import Problems
@@ -29,8 +28,7 @@ def fit(job: Job, problems: Problems) -> Job:
 
     Add a problem where it cannot run it, and a warning where ranks are without a GPU of their own.
     """
-    job = _with_gpus(job, problems)
-    return _with_engine(job, problems)
+    return _with_engine(_with_gpus(job, problems), problems)
 
 
 def ask_no_slurm(job: Job) -> Job:
@@ -64,29 +62,23 @@ def _with_gpus(job: Job, problems: Problems) -> Job:
     most = _ranks(replace(job, processes_per_node=per_node))
     on_gpus = f"to use what is here: -j {nodes}x{most} --gpus-per-node {per_node}"
     on_cpus = f"--gpus-per-node 0 -j {nodes}x{ranks}"
+    env = job.env or {}
+    # The job itself may say which GPUs its ranks see.
+    without_gpus = replace(job, env={**env, VISIBLE: env.get(VISIBLE, "")})
     if asked and not count and not glob(AMD):
         problem = f"{here}, and the job asks for {asked} on each node, so its ranks run on the CPUs"
         problems.warn(job.where("gpus_per_node"), problem, f"to say that you mean it: {on_cpus}")
     elif asked and asked > per_node > 0:
         problem = f"{here}, and the job asks for {asked} {each}"
         problems.add(job.where("gpus_per_node"), problem, f"{on_gpus}; on the CPUs: {on_cpus}")
-    elif asked is None and ranks > per_node > 0 and not _chooses(job):
+    elif asked is None and ranks > per_node > 0 and VISIBLE not in env:
         problem = f"{here}, and the job starts {ranks} ranks {each}, so they run on the CPUs"
         fix = f"{on_gpus}; to say that you mean the CPUs: {on_cpus}"
         problems.warn(job.where("processes_per_node"), problem, fix)
-        return _hiding_gpus(job)
-    elif asked == 0 and count and not _chooses(job):
-        return _hiding_gpus(job)
+        return without_gpus
+    elif asked == 0 and count:
+        return without_gpus
     return job
-
-
-def _chooses(job: Job) -> bool:
-    """Return whether the job itself says which GPUs its ranks see."""
-    return VISIBLE in (job.env or {})
-
-
-def _hiding_gpus(job: Job) -> Job:
-    return replace(job, env={**(job.env or {}), VISIBLE: ""})
 
 
 def _gpus() -> int:
@@ -128,7 +120,7 @@ def _with_engine(job: Job, problems: Problems) -> Job:
     ):
         return job
     record = image_files.origin(file)
-    if engine := _engine_of(record):
+    if engine := engine_of(file):
         cache = "node" if job.cache == "keep" else job.cache  # keeping is for files
         return replace(
             job, image=f"docker://{record['image_id']}", runtime=engine, cache=cache, unpack=None
@@ -141,13 +133,13 @@ def _with_engine(job: Job, problems: Problems) -> Job:
 
 def engine_of(file: Path) -> str:
     """Return the engine here that still has the image that the file was made of, or ""."""
-    return _engine_of(image_files.origin(file))
-
-
-def _engine_of(record: dict[str, Any]) -> str:
-    engine, identity = str(record.get("engine")), str(record.get("image_id"))
-    has_it = engine in _engines() and shutil.which(engine) and _has_image(engine, identity)
-    return engine if has_it else ""
+    record = image_files.origin(file)
+    engine = str(record.get("engine"))
+    if engine not in _engines() or not shutil.which(engine):
+        return ""
+    command = [engine, "image", "inspect", str(record.get("image_id"))]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+    return "" if done.returncode else engine
 
 
 def _file_tools() -> list[str]:
@@ -157,11 +149,6 @@ def _file_tools() -> list[str]:
 
 def _engines() -> list[str]:
     return [item.tool for item in plugins.runtimes(local=True)]
-
-
-def _has_image(engine: str, identity: str) -> bool:
-    command = [engine, "image", "inspect", identity]
-    return not subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode
 
 
 def _fix(source: str) -> str:
