@@ -33,15 +33,13 @@ def read(root: str) -> Optional[FileList]:
         found = safe_read.mapping(os.path.join(root, NAME))
         files: dict[str, dict[str, Any]] = found["files"]
         tracked = {
-            name: bool(facts["tracked"]) for name, facts in files.items() if _is_inside(name)
+            name: bool(facts["tracked"])
+            for name, facts in files.items()
+            if not os.path.isabs(name) and os.pardir not in name.split("/")
         }
         return FileList(tracked, found.get("git"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _is_inside(name: str) -> bool:
-    return not os.path.isabs(name) and os.pardir not in name.split("/")
 
 
 def others(root: str, names: Collection[str]) -> Iterator[str]:

@@ -88,12 +88,8 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
         problem = f"{inside} is only in the container, and gone when the job starts again"
         fix = "name a folder below the working directory or a mount, and write to it"
         problems.add(job.where("checkpoints"), problem, fix)
-    elif _holds(path, run_dir):
+    elif Path(os.path.realpath(run_dir)).is_relative_to(os.path.realpath(path)):
         problem = f"{path} also holds the run directory, whose logs always grow"
         fix = "name a folder that has only the program's checkpoints"
         problems.add(job.where("checkpoints"), problem, fix)
     return path or ""
-
-
-def _holds(folder: str, path: str) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

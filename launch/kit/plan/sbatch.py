@@ -98,18 +98,11 @@ def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
 def _check_against_job(
     own: Options, given: dict[str, Located], job: Job, layout: Layout, problems: Problems
 ) -> None:
-    """Refuse options that contradict what the job's own keys ask for."""
+    """Refuse options that contradict the job's own keys, or hide GPUs from its tasks."""
     for name in {"signal", "requeue", "no-requeue"} & own.keys():
         if job.on_preempt in REQUEUES:
             problem = f"'{name}' is set by `on_preempt: {job.on_preempt}`"
             problems.add(given[name].where, problem, "remove one of them")
-    _check_gpus_of_tasks(own, given, layout, problems)
-
-
-def _check_gpus_of_tasks(
-    own: Options, given: dict[str, Located], layout: Layout, problems: Problems
-) -> None:
-    """Refuse options by which Slurm shows each task only some GPUs of its node."""
     fix = "each rank takes the one of its local rank"
     asked = gpu_request.read({**own, "ntasks-per-node": str(layout.tasks_per_node)})
     for_gpus = {request.option for request in asked} & {"tres-per-task"}
@@ -142,7 +135,7 @@ def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Pr
         refusal = (
             _refuse_owned(name, value, launcher)
             or _refuse_unknown(name)
-            or _refuse_value(name, item)
+            or _refuse_value(name, value, item.where)
         )
         if refusal:
             problems.add(item.where, *refusal)
@@ -206,21 +199,20 @@ def _refuse_unknown(name: str) -> Refusal:
     return None
 
 
-def _refuse_value(name: str, item: Located) -> Refusal:
+def _refuse_value(name: str, value: Optional[str], where: str) -> Refusal:
     """Return why sbatch could not read a value."""
-    value = item.value if isinstance(item.value, str) else None
     flag = _flag(value)
     if flag and name in sbatch_options.KNOWN and name not in _WITHOUT_VALUE:
-        is_bare = value is None or (value, item.where) == ("true", "--slurm")
+        is_bare = value is None or (value, where) == ("true", "--slurm")
         said = "no value" if is_bare else f"'{value}', which stands for none"
-        return f"'{name}' has {said}", f"write one: {_as_typed(name, '...', item.where)}"
+        return f"'{name}' has {said}", f"write one: {_as_typed(name, '...', where)}"
     if value is None:
         return None
     if name == "no-requeue" and flag is False:
         problem = f"'no-requeue' is '{value}', but a job is requeued only if it asks for that"
         return problem, "write `requeue: true` beside the other options of sbatch, or leave it out"
     if not value.strip():
-        fix = f"write one: {_as_typed(name, '...', item.where)}; or remove the option"
+        fix = f"write one: {_as_typed(name, '...', where)}; or remove the option"
         return f"the value of '{name}' is empty", fix
     if values.CONTROL.search(value):
         problem = f"the value of '{name}' contains a control character"
@@ -230,8 +222,8 @@ def _refuse_value(name: str, item: Located) -> Refusal:
         typed = _as_typed(name, f'"{value}"', "--slurm")
         return problem, f"write the value; on the command line your shell puts it in: {typed}"
     if name in sbatch_options.NUMBERS and not re.fullmatch("[0-9]{1,9}", value):
-        fix = f"write a plain number: {_as_typed(name, '8', item.where)}"
-        if item.where == f"--{name}":  # its letter may be one of the program's own, such as -c
+        fix = f"write a plain number: {_as_typed(name, '8', where)}"
+        if where == f"--{name}":  # its letter may be one of the program's own, such as -c
             fix += f"; an argument of the program comes last, after --: train.py -- {value}"
         return f"'{name}' is '{value}', which is not a number", fix
     if name in (*sbatch_variables.MEMORY, "tmp") and not _READABLE_SIZE.fullmatch(value):
