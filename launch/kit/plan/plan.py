@@ -116,11 +116,6 @@ class Policy:
     health: str = ""  # how nodes are looked at first: `quick`, or the path of a program
     share: str = ""  # with whom: `group`, that of the run directory; empty for nobody
 
-    @property
-    def has_beat(self) -> bool:
-        """Return True where the nodes tell the first one, while the ranks run, that they live."""
-        return (self.max_restarts > 0 and not self.elastic) or self.stall_s > 0
-
 
 @dataclass(frozen=True)
 class Profile:

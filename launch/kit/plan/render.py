@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from typing import Callable
 
 from kit.base import assets
 from kit.base.quote import bash, bash_array, sbatch_lines
@@ -34,9 +32,10 @@ _HEAD = [
 def render(plan: Plan) -> dict[str, str]:
     """Return the files of a run directory: the scripts as they are read, then lib/."""
     launcher = plan.program.launcher
+    shebang, rest = assets.part(run_paths.SCRIPT).split("\n", 1)
     scripts = {
         run_paths.ENV: _env(plan),
-        run_paths.SCRIPT: _with_header(assets.part(run_paths.SCRIPT), plan),
+        run_paths.SCRIPT: "\n".join([shebang, *sbatch_lines(plan.header), "#", rest]),
         run_paths.launcher(launcher): assets.part(f"launchers/{launcher}.sh"),
     }
     if plan.program.code and plan.program.code.is_module:
@@ -76,11 +75,6 @@ def _holds(condition: str, values: dict[str, str]) -> bool:
     return found == value if sign else found not in ("", "''", "0")
 
 
-def _with_header(script: str, plan: Plan) -> str:
-    shebang, rest = script.split("\n", 1)
-    return "\n".join([shebang, *sbatch_lines(plan.header), "#", rest])
-
-
 # ---------------------------------------------------------------- env.sh
 
 
@@ -115,7 +109,8 @@ def _shape(plan: Plan) -> list[str]:
         ),
         *_when(health, f"KIT_HEALTH={bash(health)} # checks each node at the start"),
         *_when(
-            policy.has_beat,
+            # The nodes tell the first one, while the ranks run, that they live.
+            policy.stall_s or (policy.max_restarts and not policy.elastic),
             f"KIT_LEAST_NODES={layout.least or layout.nodes} "
             "# enough nodes to continue when one is lost",
         ),
@@ -226,14 +221,12 @@ def words(plan: Plan) -> tuple[str, str]:
     The run directory goes by its variable there, so that it may be moved.
     """
     program = plan.program
-    quoted: Callable[[str], str] = bash
-    if program.sweep:
-        quoted = functools.partial(sweep_table.word, table=program.sweep)
 
     def word(value: str) -> str:
         parts = around(value, plan.layout.run_dir)
         return '"${KIT_RUN_DIR}"'.join(
-            quoted(part) if part or len(parts) == 1 else "" for part in parts
+            sweep_table.word(part, program.sweep) if part or len(parts) == 1 else ""
+            for part in parts
         )
 
     variables = "".join(f"\n  {name}={word(value)}" for name, value in program.env)
