@@ -25,8 +25,9 @@ from kit.plan.source_files import Sources, find
 
 ENDINGS = (".py", ".sh", ".bash", *arguments.CONFIGURATIONS)
 # An option whose file is written, not read: nobody would look for it in the copy.
-WRITES = re.compile(
-    r"[-_.](out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt)(?!.*(conf|cfg))"
+_WRITES = re.compile(
+    "(?i)-(.*[-_.])?(out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt)"
+    "(?!.*(conf|cfg))"
 )
 
 
@@ -96,7 +97,7 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
         is_option = index > 0 and word.startswith("-")
         option, equals, path = word.partition("=") if is_option else ("", "", word)
         before = option if equals else command[index - 1] if index else ""
-        if before.startswith("-") and WRITES.search(before.lower()):
+        if _WRITES.match(before):
             continue
         programs = sweeps.programs(path, job.sweep)
         if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in programs):
@@ -112,12 +113,12 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
 
 def _words_of_script(script: str, root: str, view: FileView) -> dict[own_lines.Word, str]:
     """Return {word: file} of the words that name code or settings of the working directory."""
-    found = {}
-    for word in own_lines.words(script):
-        is_written = word.before.startswith("-") and WRITES.search(word.before.lower())
-        if word.path.endswith(ENDINGS) and not is_written:
-            found[word] = _name(word.path, root, view) or ""
-    return {word: name for word, name in found.items() if name}
+    return {
+        word: name
+        for word in own_lines.words(script)
+        if word.path.endswith(ENDINGS) and not _WRITES.match(word.before)
+        if (name := _name(word.path, root, view))
+    }
 
 
 def _name(path: str, root: str, view: FileView) -> Optional[str]:
@@ -261,9 +262,8 @@ def _link(snapshot: Snapshot, name: str, place: Path) -> bool:
         os.path.lexists(target)
         or not os.path.lexists(os.path.join(snapshot.sources.root, name))
         or f"{place}/".startswith(original + "/")
+        or any(parent.is_symlink() for parent in target.parents if parent.is_relative_to(place))
     ):
-        return False
-    if any(parent.is_symlink() for parent in target.parents if parent.is_relative_to(place)):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
     os.symlink(original, target)

@@ -10,6 +10,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
@@ -118,18 +119,16 @@ def _listed(
 
 
 def _is_small_enough(root: str, count: int, total: int, where: str, problems: Problems) -> bool:
-    problem = ""
+    snapshot = "for a snapshot of the code"
     if count > MOST_FILES:
-        problem = (
-            f"{root} holds more than {MOST_FILES:,} files, too many for a snapshot of the code"
-        )
+        problem = f"{root} holds more than {MOST_FILES:,} files, too many {snapshot}"
     elif total > MOST_BYTES:
-        much = f"too large for a snapshot of the code, together: {size(total)}"
-        problem = f"the files of {root} are {much}"
-    if problem:
-        fix = "start from the project's own folder; name what is not code in .gitignore"
-        problems.add(where, problem, f"{fix}, {OTHER_WAYS}")
-    return not problem
+        problem = f"the files of {root} are too large {snapshot}, together: {size(total)}"
+    else:
+        return True
+    fix = "start from the project's own folder; name what is not code in .gitignore"
+    problems.add(where, problem, f"{fix}, {OTHER_WAYS}")
+    return False
 
 
 def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
@@ -141,9 +140,7 @@ def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
 
 
 def _outermost(name: str, is_ignored: Callable[[str], bool]) -> str:
-    parts = name.split("/")
-    paths = ("/".join(parts[: count + 1]) for count in range(len(parts)))
-    return next(filter(is_ignored, paths))
+    return next(filter(is_ignored, accumulate(name.split("/"), "{}/{}".format)))
 
 
 def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
@@ -206,11 +203,8 @@ def _is_hidden(name: str) -> bool:
 
 def _in_checkout(root: str) -> bool:
     """Return True if `root` is inside a git repository. Cheaper than calling git."""
-    folder = os.path.realpath(root)
-    while not os.path.lexists(os.path.join(folder, ".git")):
-        if folder == (folder := os.path.dirname(folder)):
-            return False
-    return True
+    folder = Path(os.path.realpath(root))
+    return any(os.path.lexists(place / ".git") for place in (folder, *folder.parents))
 
 
 def git(root: str, *arguments: str, timeout_s: float = 120) -> Optional[bytes]:
