@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
@@ -195,31 +196,22 @@ def spawns_at(path: str) -> Optional[int]:
     text = beginning(path)
     if not any(word in text for word in STARTS):
         return None
-    try:
-        return _first_spawn(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None  # Python will say so
-
-
-def _first_spawn(text: str) -> Optional[int]:
-    nodes = list(ast.walk(ast.parse(text)))
-    if any(isinstance(node, ast.Constant) and node.value in TOLD for node in nodes):
-        return None
-    imported = {
-        alias.asname or alias.name
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.module in MODULES
-        for alias in node.names
-    }
-    for node in nodes:
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
-        owner, _, name = called.rpartition(".")
-        if (name in STARTS and owner.rpartition(".")[2] in ("mp", "multiprocessing")) or (
-            called in imported and called in STARTS
-        ):
-            return node.lineno
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # Python will say so
+        nodes = list(ast.walk(ast.parse(text)))
+        if any(isinstance(node, ast.Constant) and node.value in TOLD for node in nodes):
+            return None
+        imported = {
+            alias.asname or alias.name
+            for node in nodes
+            if isinstance(node, ast.ImportFrom) and node.module in MODULES
+            for alias in node.names
+        }
+        calls = ((node, ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call))
+        for node, called in calls:
+            owner, _, name = called.rpartition(".")
+            is_of_module = owner.rpartition(".")[2] in ("mp", "multiprocessing")
+            if name in STARTS and (is_of_module or called in imported):
+                return node.lineno
     return None
 
 
