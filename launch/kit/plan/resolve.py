@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Optional
@@ -17,8 +16,6 @@ from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
 from kit.plan import (
     bad_nodes,
-    compile_cache,
-    health,
     mounting,
     own_lines,
     packages,
@@ -32,7 +29,6 @@ from kit.plan import (
     staging,
     sweep_table,
 )
-from kit.plan.bad_nodes import Bad
 from kit.plan.mounting import FileView
 from kit.plan.plan import Container, Header, Plan, Policy, Profile, RankProgram, Reasons
 
@@ -100,7 +96,8 @@ def resolve(
         rank_program, why_live = snapshot.freeze(
             rank_program, job, run_dir, view, variables.keyrings, problems
         )
-    left_out = _nodes_left_out(options, cluster)
+    noted = () if "nodelist" in options else bad_nodes.bad(bad_nodes.file(cluster.name))
+    left_out = tuple(noted)  # a user who names nodes wants those
     header = sbatch.header(job, cluster, layout, chosen.launcher, left_out, problems)
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
@@ -182,13 +179,6 @@ def _live_program(
     )
 
 
-def _nodes_left_out(options: Mapping[str, Located], cluster: Cluster) -> tuple[Bad, ...]:
-    """Return the nodes that cannot work; a user who names nodes wants those."""
-    if "nodelist" in options:
-        return ()
-    return tuple(bad_nodes.bad(bad_nodes.file(cluster.name)))
-
-
 def _container(
     job: Job,
     chosen: ChosenPlugins,
@@ -206,7 +196,7 @@ def _container(
         mounts=mounts,
         remap_root=bool(job.remap_root),
         stage=chosen.stage,
-        cache=compile_cache.choose(job, chosen.runtime, scratch, problems),
+        cache=staging.choose_cache(job, chosen.runtime, scratch, problems),
         packages=packages.requested(job, chosen.runtime, scratch, problems),
         unpack=chosen.unpack,
     )
@@ -237,13 +227,27 @@ def _policy(
         max_requeues=job.max_requeues,
         resubmit=bool(job.resubmit),
         checkpoints=preemption.checkpoints(job, run_dir, view, problems),
-        health=health.program(job, problems),
+        health=_health_program(job, problems),
         stall_s=job.stall_timeout or 0,
         on_stall=job.on_stall or "end",
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
         share=job.share or "",
         notify=notify.check(job.notify, {secret.name for secret in sources}, problems),
     )
+
+
+def _health_program(job: Job, problems: Problems) -> str:
+    """Return how the job looks at its nodes first: `quick`, the site's program, or nothing."""
+    found = job.health or ""
+    if not found or found == values.QUICK:
+        return found
+    if not os.path.exists(found):
+        fix = "correct the path; ignore this if only the nodes have it"
+        problems.warn(job.where("health"), f"{found} is not on this machine", fix)
+    elif os.path.isdir(found) or not os.access(found, os.X_OK):
+        fix = f"make it one: chmod +x {found}"
+        problems.add(job.where("health"), f"{found} is not a program", fix)
+    return found
 
 
 def _profile(cluster: Cluster) -> Profile:
