@@ -41,12 +41,13 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
     for key in run_paths.LINES:
         if lines := getattr(job, key):
             _check_syntax(key, lines, job.where(key), problems)
-    if job.setup and view.has_container:
-        _check_modules(job.setup, job.where("setup"), problems)
+    if view.has_container and (found := _MODULE.search(job.setup or "")):
+        problem = f"`{found[0].strip()}` runs in the container, and modules are the nodes' own"
+        fix = "modules belong under `host_setup: |`, unless the image has modules itself"
+        problems.warn(job.where("setup"), problem, fix)
     if job.script:
         _check_ranks(job, job.script, launcher, problems)
-        _check_starters(job, job.script, problems)
-        _check_programs(job, job.script, view, problems)
+        _check_words(job, job.script, view, problems)
 
 
 def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
@@ -75,14 +76,6 @@ def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
         problems.add(where, problem, "correct that line, or the one before it")
 
 
-def _check_modules(setup: str, where: str, problems: Problems) -> None:
-    """Warn of modules in a container: they are the nodes', and seldom the image's."""
-    if found := _MODULE.search(setup):
-        problem = f"`{found[0].strip()}` runs in the container, and modules are the nodes' own"
-        fix = "modules belong under `host_setup: |`, unless the image has modules itself"
-        problems.warn(where, problem, fix)
-
-
 def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Problems) -> None:
     """Refuse a rank's variables where the script runs once on a node with several ranks."""
     found = _OF_RANK.search(script)
@@ -94,29 +87,26 @@ def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Pr
     problems.add(job.where("script"), problem, fix)
 
 
-def _check_starters(job: Job, script: str, problems: Problems) -> None:
-    """Refuse what would start tasks from within a task."""
+def _check_words(job: Job, script: str, view: FileView, problems: Problems) -> None:
+    """Refuse what would start tasks from within a task, and warn of files that are not there.
+
+    The script itself may write them.
+    """
     for word in words(script):
         if word.path in STARTERS and not word.before:
             problem = f"line {word.line} of the script calls {word.path}, and runs in each task"
             fix = "leave that word and its options out; `launcher: srun` runs it once for each rank"
             problems.add(job.where("script"), problem, fix)
-
-
-def _check_programs(job: Job, script: str, view: FileView, problems: Problems) -> None:
-    """Warn of a program or a configuration that is not there; the script itself may write it."""
-    for word in words(script):
         path = None if view.is_on_nodes(word.path) else view.on_this_side(word.path)
         is_read = word.path.endswith(".py") or (
             word.path.endswith(arguments.CONFIGURATIONS)
             and word.before.startswith("-")
             and not arguments.WRITTEN.search(word.before)
         )
-        if not is_read or path is None or os.path.lexists(path):
-            continue
-        problem = f"line {word.line} of the script names {word.path}, which is not there"
-        fix = suggest.neighbour(path, f"looked for {path}")
-        problems.warn(job.where("script"), problem, fix)
+        if is_read and path is not None and not os.path.lexists(path):
+            problem = f"line {word.line} of the script names {word.path}, which is not there"
+            fix = suggest.neighbour(path, f"looked for {path}")
+            problems.warn(job.where("script"), problem, fix)
 
 
 def words(script: str) -> Iterator[Word]:

@@ -77,7 +77,11 @@ def check(
         where = job.where("processes_per_node")
         problems.warn(where, f"{problem}, and NCCL refuses two ranks on one GPU", fix)
     tasks = {"ntasks-per-node": str(found.tasks_per_node)}
-    texts = {name: _text(item) for name, item in options.items()}
+    texts = {
+        name: item.value
+        for name, item in options.items()
+        if isinstance(item.value, str) and item.value.lower() not in values.FLAGS
+    }
     asked = [
         request
         for request in gpu_request.read({**texts, **tasks})
@@ -88,12 +92,6 @@ def check(
         _warn_of_one_rank(job, launcher, found, asked[0], where, problems)
     for request in asked if gpus else ():
         _compare(job, found, request, options[request.option].where, problems)
-
-
-def _text(option: Located) -> Optional[str]:
-    """Return an option's value; None where it has none, or `no` takes the option out."""
-    text = option.value if isinstance(option.value, str) else ""
-    return None if text.lower() in values.FLAGS else text
 
 
 def _compare(job: Job, found: Layout, asked: GpuRequest, where: str, problems: Problems) -> None:
