@@ -154,9 +154,8 @@ def imported(command: tuple[str, ...], view: FileView) -> str:
     """
     script = _script(command) or ""
     path = view.on_this_side(script) if script.endswith(".py") else None
-    if path is None:
-        return ""
-    found = re.search(r"(?m)^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b", beginning(path))
+    text = beginning(path) if path else ""
+    found = re.search(r"(?m)^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b", text)
     return found[1] if found else ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import accumulate
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
@@ -59,17 +59,20 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()
     listed, by_git = _listed(root, is_ignored if is_simple else lambda name: False, notes, left_out)
     names = []
     for name in _of_this_project(list(listed), left_out):
-        if is_ignored(name):
-            left_out[_outermost(name, is_ignored) if is_simple else name] = None
-        else:
+        if not is_ignored(name):
             names.append(name)
+            continue
+        # Where no pattern takes something in again, an ignored folder is left out as a whole.
+        paths = accumulate(name.split("/"), "{}/{}".format)
+        left_out[next(filter(is_ignored, paths)) if is_simple else name] = None
     sizes, large = _sizes(root, names)
+    shown = first([f"{name} ({size(count)})" for name, count in large.items()], 3)
     if large and by_git:
         fix = f"ignore in .gitignore what is not code, {OTHER_WAYS}"
-        problems.add(where, f"too large for a snapshot of the code: {_shown(large)}", fix)
+        problems.add(where, f"too large for a snapshot of the code: {shown}", fix)
     elif large:
         left_out |= dict.fromkeys(large)
-        notes.append(f"{_LINKED.format('not')}: {_shown(large)}")
+        notes.append(f"{_LINKED.format('not')}: {shown}")
     found: list[str] = []
     if _is_small_enough(root, len(sizes), sum(sizes.values()), where, problems):
         found = key_files.among(root, sizes, keyrings)
@@ -99,10 +102,6 @@ def _sizes(root: str, names: list[str]) -> tuple[dict[str, int], dict[str, int]]
         elif is_file or stat.S_ISLNK(facts.st_mode):
             found[name] = facts.st_size
     return found, large
-
-
-def _shown(large: dict[str, int]) -> str:
-    return first([f"{name} ({size(count)})" for name, count in large.items()], 3)
 
 
 def _listed(
@@ -137,10 +136,6 @@ def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
         return (lambda name: False), True
     lines = dockerignore.lines(Path(root, IGNORE)) or []
     return dockerignore.matcher(lines, IGNORE), not any(line.startswith("!") for line in lines)
-
-
-def _outermost(name: str, is_ignored: Callable[[str], bool]) -> str:
-    return next(filter(is_ignored, accumulate(name.split("/"), "{}/{}".format)))
 
 
 def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
@@ -193,12 +188,11 @@ def _by_git(root: str, notes: list[str]) -> Optional[dict[str, bool]]:
         return None
     found = _with_submodules(root, names)
     # As without git: nobody has said that a hidden folder is code.
-    return {name: known for name, known in found.items() if known or not _is_hidden(name)} or None
-
-
-def _is_hidden(name: str) -> bool:
-    """Return whether a file is in a folder whose name begins with a dot."""
-    return "/." in f"/{name}".rpartition("/")[0]
+    return {
+        name: is_tracked
+        for name, is_tracked in found.items()
+        if is_tracked or "/." not in f"/{os.path.dirname(name)}"
+    } or None
 
 
 def _in_checkout(root: str) -> bool:
@@ -233,11 +227,10 @@ def _git_lists(root: str, *which: str) -> Optional[dict[str, bool]]:
     return {line[2:]: line[0] != "?" for line in lines}
 
 
-def tracked(root: str, names: Iterable[str]) -> set[str]:
+def tracked(root: str, names: Collection[str]) -> set[str]:
     """Return the files that git tracks, among these."""
-    wanted = list(names)
-    found = _git_lists(root, "--cached") if wanted and _in_checkout(root) else None
-    return set(wanted) & _with_submodules(root, found or {}).keys()
+    found = _git_lists(root, "--cached") if names and _in_checkout(root) else None
+    return set(names) & _with_submodules(root, found or {}).keys()
 
 
 def _with_submodules(root: str, names: dict[str, bool]) -> dict[str, bool]:
