@@ -89,7 +89,7 @@ def resolve(
     if chosen.runtime:
         program.check(job, chosen.launcher, view, problems)
         own_lines.check(job, chosen.launcher, view, problems)
-    variables = _take_variables(job, cluster, problems)
+    variables = take_variables(job, cluster, problems)
     rank_program, why_live = _live_program(job, run_dir, chosen.launcher, variables), ""
     is_live = (job.code or code) == "live" or not chosen.runtime
     if not is_live and job.command and os.path.isdir(job.workdir or ""):
@@ -150,7 +150,8 @@ def check_line(run_dir: str, problems: Problems) -> None:
         problems.add("the run directory", problem, fix)
 
 
-def _take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables:
+def take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables:
+    """Return the variables of a job: its own, its profile's, and what it inherits of this shell."""
     own = {**cluster.env, **(job.env or {})}
     named = [*cluster.secrets.values(), *(job.secrets or {}).values()]
     known = {*own, *(secret.name for secret in named)}

@@ -14,6 +14,7 @@ from kit.base import formats
 from kit.base.errors import KitError, Problems
 from kit.config import profiles
 from kit.config.profiles import Cluster
+from kit.plan import resolve
 from kit.remote import calls, context, image_copy, install, packing, project, records
 from kit.remote.calls import Request
 from kit.remote.install import Copy
@@ -52,13 +53,14 @@ def _with_job(typed: Typed, site: Cluster) -> int:
     image, root = image_copy.of_job(job, problems), project.root_of(job)
     problems.raise_if_any()
     secrets, here = packing.secrets_of(site, job), root or os.getcwd()
-    environment = packing.variables(job, site)
+    environment = resolve.take_variables(job, site, Problems()).inherited
     if typed.name in STARTING and not (typed.value("dry_run") or typed.value("test_only")):
         environment |= packing.values_of(secrets, here)
-    found = project.read(root, job, typed.job_file, secrets, problems) if root else None
+    keyrings = [secret.at for secret in secrets if secret.source == "file"]
+    found = project.read(root, job, typed.job_file, keyrings, problems) if root else None
     copy = install.put(site, here, _doing(typed), typed.say)
     if found:
-        project.bring(copy, found, is_run=typed.name == "submit")
+        project.bring(copy, found, keyrings, is_run=typed.name == "submit")
     options = []
     if typed.name != "doctor":  # it has no option of a job that starts
         options += [word for secret in secrets for word in ("--secret", secret.name)]

@@ -11,8 +11,7 @@ from typing import Any, Optional
 
 import yaml
 
-from kit.base.errors import Problems
-from kit.config import inherit, profiles
+from kit.config import profiles
 from kit.config.job import Job
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secret
@@ -29,14 +28,6 @@ PROFILE_KEYS = ("ssh", "ssh_dir", "ssh_python", "secrets")
 def secrets_of(site: Cluster, job: Job) -> list[Secret]:
     """Return the secrets of a job and of its profile."""
     return list({**site.secrets, **(job.secrets or {})}.values())
-
-
-def variables(job: Job, site: Cluster) -> dict[str, str]:
-    """Return the variables of this shell that the job inherits."""
-    if not job.inherit:
-        return {}
-    own = {*site.env, *(job.env or {}), *(secret.name for secret in secrets_of(site, job))}
-    return inherit.take(job.inherit, job.where("inherit"), own, Problems())
 
 
 def values_of(secrets: Iterable[Secret], workdir: str) -> dict[str, str]:
@@ -127,14 +118,14 @@ def with_options(words: Sequence[str], *options: str) -> list[str]:
 
 
 def without_option(words: Sequence[str], *names: str) -> list[str]:
-    """Return the words without an option and its value, wherever it is given."""
-    end, found, skips = count_own(words), [], False
-    for word in words[:end]:
+    """Return kit's own words without an option and its value, wherever it is given."""
+    found, skips = [], False
+    for word in words:
         if skips or word.split("=", 1)[0] in names:
             skips = not skips and word in names
         else:
             found.append(word)
-    return [*found, *words[end:]]
+    return found
 
 
 # ---------------------------------------------------------------- profiles

@@ -6,31 +6,17 @@ It copies no key, and nothing that git ignores.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
-from typing import Optional
 
 from kit.base.errors import Problems, UsageError
 from kit.config.job import Job
-from kit.config.secrets import Secret
 from kit.plan import git_facts, key_files, source_files
-from kit.plan.file_list import GitRecord
 from kit.plan.source_files import Sources
 from kit.remote import arrival, records, rsync
 from kit.remote.install import Copy
 
 DOING = "nothing has begun"
-
-
-@dataclass(frozen=True)
-class Project:
-    """The folder of a job here, with the files that travel."""
-
-    sources: Sources
-    names: tuple[str, ...]
-    tracked: frozenset[str]  # by git
-    git: Optional[GitRecord]  # its revision, and the changes since
 
 
 def root_of(job: Job) -> str:
@@ -40,35 +26,34 @@ def root_of(job: Job) -> str:
 
 
 def read(
-    root: str, job: Job, job_file: str, secrets: Sequence[Secret], problems: Problems
-) -> Project:
-    """Return the project of a job; its job file travels even if git ignores it."""
-    keyrings = [secret.at for secret in secrets if secret.source == "file"]
+    root: str, job: Job, job_file: str, keyrings: Collection[str], problems: Problems
+) -> Sources:
+    """Return the files of a job's project; its job file travels even if git ignores it."""
     found = source_files.find(root, job.where("workdir"), problems, keyrings)
     for name in sorted(set(job.command or ()) & set(found.keys)):
         fix = "take the key out, and name it under `secrets:`"
         fix = f"{fix}; or have git track the file, if it is not a key"
         problems.add("", f"{name} looks like a key, or has one in its text, and is not copied", fix)
     problems.raise_if_any()
-    names = tuple(dict.fromkeys([*found.names, *filter(None, [job_file])]))
-    tracked = frozenset(source_files.tracked(root, names))
-    return Project(found, names, tracked, git_facts.find(root, keyrings))
+    names = dict.fromkeys([*found.names, *filter(None, [job_file])])
+    return found._replace(names=tuple(names))
 
 
-def bring(copy: Copy, project: Project, *, is_run: bool) -> None:
+def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bool) -> None:
     """Copy what is new of the project. Files that were changed there stay.
 
     Raises UsageError where those would be the code of a run.
     """
-    host, root = copy.host, project.sources.root
-    if project.sources.tracked_keys:
-        host.say(key_files.COPIED.format(key_files.shown(project.sources.tracked_keys)))
-    if project.sources.keys:
-        shown = key_files.shown(project.sources.keys)
+    host, root = copy.host, sources.root
+    if sources.tracked_keys:
+        host.say(key_files.COPIED.format(key_files.shown(sources.tracked_keys)))
+    if sources.keys:
+        shown = key_files.shown(sources.keys)
         host.say(f"keys stay here, and {host.name} has none of them: {shown}")
+    tracked = source_files.tracked(root, sources.names)
     files = {
-        name: {"tracked": name in project.tracked, "state": state}
-        for name in project.names
+        name: {"tracked": name in tracked, "state": state}
+        for name in sources.names
         if (state := arrival.file_state(f"{root}/{name}"))
     }
     answer = copy.ask(
@@ -77,7 +62,7 @@ def bring(copy: Copy, project: Project, *, is_run: bool) -> None:
         work=copy.work,
         folder=copy.folder,
         origin=records.origin(root),
-        git=project.git,
+        git=git_facts.find(root, keyrings),
         files=files,
     )
     if kept := answer["kept"]:

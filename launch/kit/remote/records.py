@@ -48,10 +48,6 @@ class Record:
         return bool(self.folder) and is_path and self.folder.endswith(f"/{inside}")
 
 
-def _folder() -> Path:
-    return notes.folder()
-
-
 def _open_own(file: Path, mode: str) -> IO[bytes]:
     """Open a file that its owner alone can read; what is written to it is one piece."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -60,7 +56,7 @@ def _open_own(file: Path, mode: str) -> IO[bytes]:
 
 def origin(root: str) -> str:
     """Return 16 hex digits that identify a folder of this machine."""
-    file = _folder() / "origin"
+    file = notes.folder() / "origin"
     with suppress(FileExistsError), _open_own(file, "xb") as new:
         new.write(secrets.token_hex(16).encode())
     token = safe_read.read(file, 64).decode("ascii").strip()
@@ -72,7 +68,7 @@ def origin(root: str) -> str:
 
 def add(record: Record) -> None:
     """Record what is known of a run: the last line about its directory holds."""
-    json_lines.append(_folder() / "elsewhere.jsonl", typed_json.plain(record))
+    json_lines.append(notes.folder() / "elsewhere.jsonl", typed_json.plain(record))
 
 
 def add_run(run: dict[str, Any], about: Record) -> None:
@@ -89,7 +85,7 @@ def clusters() -> list[str]:
 
 def records() -> list[Record]:
     """Return all records, the oldest first."""
-    lines = json_lines.read(_folder() / "elsewhere.jsonl")
+    lines = json_lines.read(notes.folder() / "elsewhere.jsonl")
     found: dict[tuple[str, str], Record] = {}
     for record in filter(None, map(_record, lines)):
         found[record.cluster, record.folder or f"\0{record.here}"] = record
@@ -138,7 +134,7 @@ class Call:
     @property
     def file(self) -> Path:
         """Return where the call is recorded."""
-        return _folder() / "calls" / f"{self.id}.json"
+        return notes.folder() / "calls" / f"{self.id}.json"
 
 
 @contextmanager
@@ -169,7 +165,7 @@ def unheard(new: Call, *, also_live: bool) -> Optional[Call]:
 
 
 def _calls() -> Iterator[tuple[Path, Call]]:
-    for file in sorted((_folder() / "calls").glob("*.json")):
+    for file in sorted((notes.folder() / "calls").glob("*.json")):
         with suppress(OSError, ValueError, TypeError):
             if time.time() - file.stat().st_mtime > OLD_S:
                 file.unlink()
