@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit.remote import connection, keeper, records, session
+from kit.remote import keeper, records, service, session
 from kit.remote.landing import MARK
 
 ID = "0123456789abcdef"
@@ -98,7 +98,7 @@ def test_who_follows_from_any_line_gets_the_rest(skipped: int, tmp_path: Path, c
     call = begin(tmp_path, "import time; print('a', flush=True); time.sleep(0.3); print('b', flush=True)")
     assert spool(call)
     lines = (call / "spool").read_bytes().splitlines(keepends=True)
-    connection.follow(str(tmp_path), ID, len(b"".join(lines[:skipped])), "MARK")
+    service.follow(str(tmp_path), ID, len(b"".join(lines[:skipped])), "MARK")
     assert capfd.readouterr().out.encode() == b"\nMARK\n" + b"".join(lines[skipped:])
 
 
@@ -124,17 +124,16 @@ def test_one_that_was_killed_is_said_to_be(tmp_path: Path, capfd: pytest.Capture
     (made / "lock").touch()
     (made / "spool").write_text('{"out": "a"}\n{"exit": 0')  # cut off
     assert session.state(str(tmp_path), ID) == "killed"
-    connection.follow(str(tmp_path), ID, 0, "MARK")
+    service.follow(str(tmp_path), ID, 0, "MARK")
     assert capfd.readouterr().out.endswith('\n{"out": "a"}\n{"is_killed": true}\n')
 
 
 def test_a_request_waits_in_memory_and_is_asked_for_once(tmp_path: Path) -> None:
-    made = session.make(str(tmp_path), ID)
-    assert made
-    connection.hold(made, {"environment": {"TOKEN": "s3cret" * 20000}})
+    request = {"folder": str(tmp_path), "call": ID, "environment": {"TOKEN": "s3cret" * 20000}}
+    service.hold(**request)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
-    assert connection.held(str(tmp_path), ID) == {"environment": {"TOKEN": "s3cret" * 20000}}
-    assert not made.exists()
+    assert service.held(str(tmp_path), ID) == request
+    assert not session.place(str(tmp_path), ID).exists()
 
 
 def test_old_calls_are_removed_and_what_is_not_kits_stays(tmp_path: Path) -> None:

@@ -8,12 +8,19 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from kit.base.errors import KitError
-from kit.remote import arrival, connection, keeper, session
+from kit.remote import arrival, keeper, session
+from kit.remote.session import ALIVE_S, PERIOD_S
+
+SECRET_S = 60  # how long a request with values waits in memory
+ANSWER_S = 10
 
 Json = dict[str, Any]
 
@@ -50,9 +57,59 @@ def _begin(**request: Any) -> None:
         keeper.start(made, _ready(request))
 
 
-def _hold(**request: Any) -> None:
-    if made := session.make(request["folder"], request["call"]):
-        connection.hold(made, request)
+def hold(**request: Any) -> None:
+    """Keep a request in memory until it is asked for: it may hold the values of secrets."""
+    if not (made := session.make(request["folder"], request["call"])):
+        return
+    pipe = made / "request"
+    os.mkfifo(pipe, 0o600)
+
+    def wait() -> None:
+        signal.alarm(SECRET_S)
+        pipe.write_bytes(json.dumps(request).encode())  # as soon as somebody reads
+
+    session.run_apart(wait)
+
+
+def held(folder: str, call: str) -> Json:
+    """Return the request that is held, and remove all that is left of it."""
+    signal.alarm(ANSWER_S)  # else a reader waits for ever where nobody writes
+    request: Json = json.loads((session.place(folder, call) / "request").read_bytes())
+    signal.alarm(0)
+    session.forget(folder, call)
+    return request
+
+
+def follow(folder: str, call: str, offset: int, mark: str) -> None:
+    """Write the mark, and the spool of a call to stdout until its end, from byte `offset` on."""
+    place = session.place(folder, call)
+    with suppress(BrokenPipeError), open(place / "spool", "rb") as spool:
+        _send(f"\n{mark}\n".encode())
+        spool.seek(offset)
+        alive_s = 0.0
+        while True:
+            was_alive = session.is_alive(place)
+            line = spool.readline()
+            if line.endswith(b"\n"):
+                _send(line)
+                if session.is_end(line):
+                    return
+                continue
+            spool.seek(-len(line), os.SEEK_CUR)  # it is not complete yet
+            if not was_alive:
+                _send(session.line(is_killed=True))
+                return
+            if time.monotonic() - alive_s > ALIVE_S:
+                alive_s = time.monotonic()
+                _send(session.line())
+                with suppress(OSError):
+                    os.utime(place / "seen")
+            time.sleep(PERIOD_S)
+
+
+def _send(content: bytes) -> None:
+    while content:
+        content = content[os.write(1, content) :]
 
 
 _ANSWERS: dict[str, Callable[..., Optional[Json]]] = {
@@ -62,16 +119,16 @@ _ANSWERS: dict[str, Callable[..., Optional[Json]]] = {
     "image": arrival.image_state,
     "place image": arrival.place_image,
     "begin": _begin,
-    "hold": _hold,
+    "hold": hold,
     "state": lambda **what: {"state": session.state(**what)},
     "tell": session.tell,
     "finish": session.forget,
     "runs": lambda history: {"runs": keeper.NewRuns(history).found()},
 }
 _CONNECTIONS: dict[str, Callable[..., None]] = {
-    "follow": connection.follow,
+    "follow": follow,
     "become": lambda mark, **request: _become(request),
-    "become held": lambda mark, **call: _become(connection.held(**call)),
+    "become held": lambda mark, **call: _become(held(**call)),
 }
 
 
