@@ -64,9 +64,15 @@ def receive(
         else:
             kept.append(name)
     for name in known.keys() - brought.keys():
-        _remove_brought(work, name, known[name])
+        # The project no longer has it; what was changed there stays.
+        if not _is_behind_another(work, name) and file_state(f"{work}/{name}") in known[name]:
+            with suppress(OSError):
+                os.unlink(f"{work}/{name}")
     _write(work, {"origin": origin, "files": brought, "git": git, "came": False})
-    _link_images(work, folder)
+    images = f"{folder}/{image_files.FOLDER}"  # which all projects share
+    os.makedirs(images, exist_ok=True)
+    with suppress(FileExistsError):
+        os.symlink(os.path.relpath(images, work), f"{work}/{image_files.FOLDER}")
     return {"kept": kept, "needed": needed}
 
 
@@ -83,13 +89,6 @@ def _is_behind_another(work: str, name: str) -> bool:
     return any(path.is_symlink() or (path.exists() and not path.is_dir()) for path in folders)
 
 
-def _remove_brought(work: str, name: str, states: list[FileState]) -> None:
-    """Remove a file that the project no longer has, where it is as it came."""
-    if not _is_behind_another(work, name) and file_state(f"{work}/{name}") in states:
-        with suppress(OSError):
-            os.unlink(f"{work}/{name}")
-
-
 def note_arrival(work: str) -> None:
     """Record the files as they came: one may have been changed since it was listed."""
     found = read(f"{work}/{BROUGHT}")
@@ -104,14 +103,6 @@ def note_arrival(work: str) -> None:
 
 def _write(work: str, content: dict[str, Any]) -> None:
     replace.text(Path(work, BROUGHT), json.dumps(content))
-
-
-def _link_images(work: str, folder: str) -> None:
-    """Let all projects share kit's images: images/ of each is a link to them."""
-    images = f"{folder}/{image_files.FOLDER}"
-    os.makedirs(images, exist_ok=True)
-    with suppress(FileExistsError):
-        os.symlink(os.path.relpath(images, work), f"{work}/{image_files.FOLDER}")
 
 
 # ---------------------------------------------------------------- kit, images and other files

@@ -52,7 +52,8 @@ def _with_job(typed: Typed, site: Cluster) -> int:
     job = typed.load(problems)
     image, root = image_copy.of_job(job, problems), project.root_of(job)
     problems.raise_if_any()
-    secrets, here = packing.secrets_of(site, job), root or os.getcwd()
+    secrets = tuple({**site.secrets, **(job.secrets or {})}.values())
+    here = root or os.getcwd()
     environment = resolve.take_variables(job, site, Problems()).inherited
     if typed.name in STARTING and not (typed.value("dry_run") or typed.value("test_only")):
         environment |= packing.values_of(secrets, here)
@@ -70,7 +71,7 @@ def _with_job(typed: Typed, site: Cluster) -> int:
         options += ["--image", image_copy.send(copy, image)]
     parts = packing.of_job(typed, job, root, copy, options)
     name = packing.profile_name(job.cluster)
-    record = Record(name, here, created_s=time.time(), secrets=tuple(secrets))
+    record = Record(name, here, created_s=time.time(), secrets=secrets)
     records.add(record)
     return _run(typed, copy, packing.request(site, environment=environment, **parts), record)
 

@@ -18,8 +18,9 @@ from kit.remote import rsync
 from kit.remote.install import Copy
 from kit.remote.ssh import locked
 
-_NEXT = "the next time its copy goes on from there"
-DOING = f"the image is not all there, and nothing has begun; {_NEXT}"
+DOING = (
+    "the image is not all there, and nothing has begun; the next time its copy goes on from there"
+)
 VERIFY_S = 3600.0
 
 
@@ -43,7 +44,8 @@ def of_job(job: Job, problems: Problems) -> Optional[Path]:
 def send(copy: Copy, image: Path) -> str:
     """Copy an image to the login node unless it is there; return its path there."""
     sha256 = image_files.digest(image)
-    name = name_of(image, sha256)
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", image.stem)
+    name = f"{stem}-{sha256[:16]}{image.suffix}"
     folder = f"{copy.folder}/{image_files.FOLDER}"
     count = image.stat().st_size
     with locked(f"image-{sha256[:16]}"):  # a second command waits, and then finds the image there
@@ -64,8 +66,3 @@ def _send(copy: Copy, image: Path, folder: str, name: str, sha256: str) -> None:
             return
     problem = f"the copy of {image} on {host.name} is not what is here: its sha256 differs"
     raise KitError(problem, "was the file changed meanwhile? type the same command again")
-
-
-def name_of(image: Path, sha256: str) -> str:
-    """Return the name of a copy, which has the first digits of its sha256."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', image.stem)}-{sha256[:16]}{image.suffix}"

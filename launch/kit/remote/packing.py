@@ -25,11 +25,6 @@ from kit.runs import secret_values
 PROFILE_KEYS = ("ssh", "ssh_dir", "ssh_python", "secrets")
 
 
-def secrets_of(site: Cluster, job: Job) -> list[Secret]:
-    """Return the secrets of a job and of its profile."""
-    return list({**site.secrets, **(job.secrets or {})}.values())
-
-
 def values_of(secrets: Iterable[Secret], workdir: str) -> dict[str, str]:
     """Return the values of secrets by their names."""
     found = secret_values.read(tuple(secrets), workdir)
