@@ -66,7 +66,8 @@ def freeze(
     root = view.on_this_side(job.workdir or "")
     words = _file_words(live.command, job, root, view) if root else {}
     in_script = _words_of_script(live.script, root, view) if root else {}
-    package = _package(live.command)
+    module = program.module(live.command)
+    package = "" if module is None else live.command[module].partition(".")[0]
     if not root or not (words or in_script or _has_package(root, package)):
         return live, _why_not_found(live.script)
     sources = find(root, job.where("code") or "code", problems, keyrings)
@@ -84,10 +85,14 @@ def freeze(
     notes = [*sources.notes, *(note for name in files for note in _live_code(root, name, names))]
     snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
     place = f"{run_dir}/{run_paths.CODE}"
-    command = _frozen_command(live.command, used, place, is_module=is_module)
+    command = list(live.command)
+    for index, word in used.items():
+        command[index] = f"{word.before}{place}/{word.path}"
+    if is_module and module is not None:
+        command[module - 1] = f"{run_dir}/{run_paths.STARTER}"  # instead of -m
     env = tuple(_frozen_env(dict(live.env), snapshot, place).items())
     script = own_lines.with_frozen(live.script, frozen)
-    return replace(live, command=command, env=env, code=snapshot, script=script), ""
+    return replace(live, command=tuple(command), env=env, code=snapshot, script=script), ""
 
 
 def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -> dict[int, _Word]:
@@ -129,12 +134,6 @@ def _name(path: str, root: str, view: FileView) -> Optional[str]:
     return name if is_inside and os.path.isfile(here or "") else None
 
 
-def _package(command: tuple[str, ...]) -> str:
-    """Return the top package of `python -m MODULE`; empty for another command."""
-    index = program.module(command)
-    return "" if index is None else command[index].partition(".")[0]
-
-
 def _has_package(root: str, package: str) -> bool:
     path = os.path.join(root, package)
     return package != "" and (os.path.isdir(path) or os.path.isfile(f"{path}.py"))
@@ -150,18 +149,6 @@ def _why_not_copied(named: set[str], sources: Sources) -> str:
     if keys := named & set(sources.keys):
         return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
     return "git or .kitignore ignores what the command names"
-
-
-def _frozen_command(
-    command: tuple[str, ...], used: dict[int, _Word], place: str, *, is_module: bool
-) -> tuple[str, ...]:
-    words = list(command)
-    for index, word in used.items():
-        words[index] = f"{word.before}{place}/{word.path}"
-    module = program.module(command)
-    if is_module and module is not None:
-        words[module - 1] = f"{os.path.dirname(place)}/{run_paths.STARTER}"  # instead of -m
-    return tuple(words)
 
 
 def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str, str]:
@@ -180,12 +167,9 @@ def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str
 
 def _live_code(root: str, name: str, names: set[str]) -> list[str]:
     """Return a note about the first program that a shell script starts: it is the live one."""
-    if not name.endswith((".sh", ".bash")):
-        return []
-    text = program.beginning(os.path.join(root, name))
-    if "KIT_CODE" in text:
-        return []
-    programs = re.findall(r"[\w./-]+\.py\b", text)
+    is_script = name.endswith((".sh", ".bash"))
+    text = program.beginning(os.path.join(root, name)) if is_script else ""
+    programs = [] if "KIT_CODE" in text else re.findall(r"[\w./-]+\.py\b", text)
     started = [word for word in programs if os.path.normpath(word) in names][:1]
     return [
         f"{name} is a snapshot, but the {word} that it names is live: "
