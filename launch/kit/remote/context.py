@@ -94,14 +94,12 @@ def send(copy: Copy, context: Context) -> str:
     options = ["--delete"]  # the modes of a recipe's files are the image's own
     if not context.is_recipe:
         options = [rsync.PRIVATE, "--partial", *(["--delete"] if inside else [])]
-        copy.host.say(f"copying {source.name} to {copy.host.name}, {size(_bytes_of(source))}")
+        files = [path for path in [source, *source.rglob("*")] if path.is_file()]
+        count = sum(path.stat().st_size for path in files)
+        copy.host.say(f"copying {source.name} to {copy.host.name}, {size(count)}")
     to = "" if source.is_dir() else source.name
     rsync.send(copy.host, source, f"{place}/{inside}", BEFORE, options, to)
     return place
-
-
-def _bytes_of(path: Path) -> int:
-    return sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
 
 
 @contextmanager

@@ -43,26 +43,19 @@ def of_job(job: Job, problems: Problems) -> Optional[Path]:
 
 def send(copy: Copy, image: Path) -> str:
     """Copy an image to the login node unless it is there; return its path there."""
-    sha256 = image_files.digest(image)
+    host, sha256, count = copy.host, image_files.digest(image), image.stat().st_size
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", image.stem)
     name = f"{stem}-{sha256[:16]}{image.suffix}"
-    folder = f"{copy.folder}/{image_files.FOLDER}"
-    count = image.stat().st_size
-    with locked(f"image-{sha256[:16]}"):  # a second command waits, and then finds the image there
-        if not copy.ask("image", DOING, folder=copy.folder, name=name, size=count)["is_there"]:
-            _send(copy, image, folder, name, sha256)
-    return f"{folder}/{name}"
-
-
-def _send(copy: Copy, image: Path, folder: str, name: str, sha256: str) -> None:
-    host = copy.host
-    host.say(f"copying {image.name} to {host.name}, {size(image.stat().st_size)}, once")
-    part = f".{name}.part"
+    folder, part = f"{copy.folder}/{image_files.FOLDER}", f".{name}.part"
     options = [rsync.PRIVATE, "--append", "--partial"]
-    for _ in range(2):  # what was cut off may not be a part of this very file
-        rsync.send(host, image, folder, DOING, options, to=part)
-        facts = {"part": f"{folder}/{part}", "name": name, "sha256": sha256}
-        if copy.ask("place image", DOING, VERIFY_S, **facts)["is_whole"]:
-            return
+    with locked(f"image-{sha256[:16]}"):  # a second command waits, and then finds the image there
+        if copy.ask("image", DOING, folder=copy.folder, name=name, size=count)["is_there"]:
+            return f"{folder}/{name}"
+        host.say(f"copying {image.name} to {host.name}, {size(count)}, once")
+        for _ in range(2):  # what was cut off may not be a part of this very file
+            rsync.send(host, image, folder, DOING, options, to=part)
+            facts = {"part": f"{folder}/{part}", "name": name, "sha256": sha256}
+            if copy.ask("place image", DOING, VERIFY_S, **facts)["is_whole"]:
+                return f"{folder}/{name}"
     problem = f"the copy of {image} on {host.name} is not what is here: its sha256 differs"
     raise KitError(problem, "was the file changed meanwhile? type the same command again")

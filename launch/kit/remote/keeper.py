@@ -59,7 +59,7 @@ def _write_output(
     """Write what a command prints, and the runs that it records, until it has ended."""
     assert process.stdout and process.stderr
     names = {process.stdout.fileno(): "out", process.stderr.fileno(): "err"}
-    runs = NewRuns(request["history"])
+    history = request["history"]
     while True:
         has_ended = process.poll() is not None  # asked first: then all that it said is in the pipes
         readable, _, _ = select.select(list(names), [], [], 0 if has_ended else PERIOD_S)
@@ -70,7 +70,8 @@ def _write_output(
                 )
             else:
                 del names[number]
-        for run in runs.found():
+        runs, history = new_runs(history)
+        for run in runs:
             spool.write(session.line(run=run))
         if has_ended and not readable:  # what it left in the background may hold them open for days
             return
@@ -92,23 +93,16 @@ def _pass_on(process: subprocess.Popen[bytes], made: Path, *, stays: bool) -> No
             os.killpg(process.pid, number)
 
 
-class NewRuns:
-    """Finds the lines that the history of runs has got since it had `size` bytes."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def found(self) -> list[dict[str, Any]]:
-        """Return the new ones."""
-        try:
-            with open(notes.history(), "rb") as file:
-                file.seek(self.size)
-                *lines, _ = file.read().split(b"\n")
-        except OSError:
-            return []
-        self.size += sum(len(line) + 1 for line in lines)
-        found = []
-        for line in lines:
-            with suppress(ValueError):
-                found.append(json.loads(line))
-        return found
+def new_runs(size: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the runs that the history has got since it had `size` bytes, and its size now."""
+    try:
+        with open(notes.history(), "rb") as file:
+            file.seek(size)
+            *lines, _ = file.read().split(b"\n")
+    except OSError:
+        return [], size
+    found = []
+    for line in lines:
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found, size + sum(len(line) + 1 for line in lines)

@@ -123,7 +123,7 @@ _ANSWERS: dict[str, Callable[..., Optional[Json]]] = {
     "state": lambda **what: {"state": session.state(**what)},
     "tell": session.tell,
     "finish": session.forget,
-    "runs": lambda history: {"runs": keeper.NewRuns(history).found()},
+    "runs": lambda history: {"runs": keeper.new_runs(history)[0]},
 }
 _CONNECTIONS: dict[str, Callable[..., None]] = {
     "follow": follow,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, ClassVar, NoReturn, TypeVar
 
 from kit.base.errors import KitError
+from kit.files import locks
 
 T = TypeVar("T")
 CONNECT_S = 10  # for the host to answer; the user may then take their time with a password
@@ -226,7 +226,7 @@ def run(words: list[str], **how: Any) -> subprocess.CompletedProcess[bytes]:
 def locked(name: str) -> Iterator[None]:
     """Let one process of this machine at a time do something."""
     with open(sockets() / f"{name}.lock", "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        locks.take(file.fileno())
         yield
 
 
