@@ -130,8 +130,7 @@ def _choose_plugins(
     runtime, why_runtime = runtimes.runtime(job, cluster, problems, is_dry=is_dry)
     # A script is for a program that has a launcher of its own.
     name = job.launcher or ("spawn" if job.script else "torchrun")
-    where = job.where("launcher")
-    launcher = runtimes.plugin("launchers", name, where, problems)
+    launcher = runtimes.plugin("launchers", name, job.where("launcher"), problems)
     ranks.check_launcher(job, launcher, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
     unpack, why_unpack = staging.choose_unpack(job, runtime, launcher, stage, problems)

@@ -112,7 +112,10 @@ class Copy:
 
 
 def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Copy:
-    """Return the copy of kit, made unless it exists, for a project that is `here`."""
+    """Return the copy of kit, made unless it exists, for a project that is `here`.
+
+    Raises KitError where kit's folder is somebody else's, or cannot be made.
+    """
     host, files = Host(site.ssh, say), _files()
     setup, pythons = _python(site)
     name = f"kit-{kit.__version__}-{_digest(files)}"
@@ -121,11 +124,18 @@ def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Cop
     source = Path(landing.__file__).read_text(encoding="utf-8")
     landing_script = _LANDING.format(pythons=pythons, source=source, request=ascii(request))
     found = host.ask(f"{setup}{landing_script}", doing)
-    _refuse(host, found)
+    refusal, folder = found.get("refusal"), found.get("folder")
+    if refusal == "foreign":
+        what = "it has other files, and kit did not make it"
+        fix = "name another folder, only for kit, in the profile: `ssh_dir: kit-jobs`"
+        raise KitError(f"{folder} on {host.name} is not kit's: {what}", fix)
+    if refusal:
+        fix = "name one that you can write to: the profile's key `ssh_dir`"
+        raise KitError(f"cannot make kit's folder {folder} on {host.name}: {refusal}", fix)
     if "python" not in found:
         raise _no_python(site, found, doing)
     facts = {fact: found[fact] for fact in ("folder", "python", "work", "history")}
-    copy = Copy(host, f"{found['folder']}/{name}", setup, **facts)
+    copy = Copy(host, f"{folder}/{name}", setup, **facts)
     if not found["has_copy"]:
         _send(copy, files, doing)
     return copy
@@ -138,18 +148,6 @@ def _python(site: Cluster) -> tuple[str, str]:
         return f"umask 077; {_PROFILE}; {wanted} >/dev/null 2>&1; ", _PYTHONS
     pythons = bash(wanted) if wanted else _PYTHONS
     return f"umask 077; type -P sbatch >/dev/null || {_PROFILE}; ", pythons
-
-
-def _refuse(host: Host, found: dict[str, Any]) -> None:
-    """Raise KitError where kit's folder is somebody else's, or cannot be made."""
-    refusal, folder = found.get("refusal"), found.get("folder")
-    if refusal == "foreign":
-        what = "it has other files, and kit did not make it"
-        fix = "name another folder, only for kit, in the profile: `ssh_dir: kit-jobs`"
-        raise KitError(f"{folder} on {host.name} is not kit's: {what}", fix)
-    if refusal:
-        fix = "name one that you can write to: the profile's key `ssh_dir`"
-        raise KitError(f"cannot make kit's folder {folder} on {host.name}: {refusal}", fix)
 
 
 def _no_python(site: Cluster, found: dict[str, Any], doing: str) -> KitError:
