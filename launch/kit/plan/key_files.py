@@ -40,8 +40,6 @@ LONGEST = 1 << 20  # bytes of a file in whose text a token is looked for
 NOT_RECORDED = "(it looks like a key: its changes are not recorded)"
 COPIED = "these look like keys, and are copied, since git tracks them: {}"
 
-Id = tuple[int, int]  # of a file, whatever name it has: device and inode
-
 
 def is_key(path: str) -> bool:
     """Return whether a file or a folder of the path is named like a key or a place for keys."""
@@ -61,11 +59,15 @@ def among(root: str, names: Iterable[str], keyrings: Iterable[str] = ()) -> list
 
     A keyring may have another name here. A symbolic link is no key: it is copied as a link.
     """
-    of_keyrings = _ids(keyrings)
+    of_keyrings = set()
+    for file in keyrings:
+        with suppress(OSError):  # whoever needs it says so
+            facts = os.stat(file)
+            of_keyrings.add((facts.st_dev, facts.st_ino))
     return [name for name in names if _is_one(root, name, of_keyrings)]
 
 
-def _is_one(root: str, name: str, of_keyrings: Collection[Id]) -> bool:
+def _is_one(root: str, name: str, of_keyrings: Collection[tuple[int, int]]) -> bool:
     path = os.path.join(root, name)
     try:
         facts = os.lstat(path)
@@ -80,15 +82,6 @@ def _is_one(root: str, name: str, of_keyrings: Collection[Id]) -> bool:
         return True
     is_public = name.endswith(".pem") and "-----BEGIN CERTIFICATE-----" in text
     return is_key(name) and not is_public
-
-
-def _ids(files: Iterable[str]) -> set[Id]:
-    found = set()
-    for file in files:
-        with suppress(OSError):  # whoever needs it says so
-            facts = os.stat(file)
-            found.add((facts.st_dev, facts.st_ino))
-    return found
 
 
 def _text(path: str) -> str:

@@ -7,7 +7,6 @@ import re
 from kit.base import assets
 from kit.base.quote import bash, bash_array, sbatch_lines
 from kit.config import plugins
-from kit.config.mount_list import Mount
 from kit.plan import run_paths, sweep_table
 from kit.plan.plan import Container, Plan
 
@@ -33,8 +32,9 @@ def render(plan: Plan) -> dict[str, str]:
     """Return the files of a run directory: the scripts as they are read, then lib/."""
     launcher = plan.program.launcher
     shebang, rest = assets.part(run_paths.SCRIPT).split("\n", 1)
+    env = [*_HEAD, *_shape(plan), *_image(plan.container), *_policy(plan), *_program(plan)]
     scripts = {
-        run_paths.ENV: _env(plan),
+        run_paths.ENV: "\n".join(env),
         run_paths.SCRIPT: "\n".join([shebang, *sbatch_lines(plan.header), "#", rest]),
         run_paths.launcher(launcher): assets.part(f"launchers/{launcher}.sh"),
     }
@@ -76,11 +76,6 @@ def _holds(condition: str, values: dict[str, str]) -> bool:
 
 
 # ---------------------------------------------------------------- env.sh
-
-
-def _env(plan: Plan) -> str:
-    parts = [_HEAD, _shape(plan), _image(plan.container), _policy(plan), _program(plan)]
-    return "\n".join(line for part in parts for line in part)
 
 
 def _when(wanted: object, *lines: str) -> tuple[str, ...]:
@@ -204,15 +199,11 @@ def _program(plan: Plan) -> list[str]:
 
 def mounts(container: Container) -> str:
     """Return the lines of the mounts."""
-    lines = (
-        f"\n  {bash(mount.source)} {bash(mount.target)} {_mode(mount)}"
-        for mount in container.mounts
-    )
-    return f"KIT_MOUNTS=({''.join(lines)}\n)"
-
-
-def _mode(mount: Mount) -> str:
-    return "data" if mount.is_data else "ro" if mount.read_only else "rw"
+    lines = ""
+    for mount in container.mounts:
+        mode = "data" if mount.is_data else "ro" if mount.read_only else "rw"
+        lines += f"\n  {bash(mount.source)} {bash(mount.target)} {mode}"
+    return f"KIT_MOUNTS=({lines}\n)"
 
 
 def words(plan: Plan) -> tuple[str, str]:
