@@ -20,10 +20,7 @@ _OPTION_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S.*)")
 
 
 def check(job: Job, view: FileView, problems: Problems) -> None:
-    """Warn of missing configuration files, and of options that are one word with their values.
-
-    Warn, too, of a rank's number, which all ranks would get.
-    """
+    """Warn of missing configuration files, of options glued to values, and of one rank's number."""
     words, where = job.command or (), job.where("command")
     for before, word in zip(words, words[1:]):
         if found := _OPTION_AND_VALUE.fullmatch(word):

@@ -1,7 +1,4 @@
-"""Remember nodes that could not work, so that new jobs leave them out for a day.
-
-The batch scripts of jobs with spares record them.
-"""
+"""Leave nodes out for a day that could not work: jobs with spares record them."""
 
 from __future__ import annotations
 

@@ -44,10 +44,7 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
 
 
 def _check_word(job: Job, view: FileView, problems: Problems) -> None:
-    """Refuse a word without a slash that only names a file of the working directory.
-
-    Such a word is looked for on PATH alone.
-    """
+    """Refuse a word without a slash that only names a file here: it is looked for on PATH alone."""
     folder = view.on_this_side(job.workdir or "")
     word = (job.command or ("",))[0]
     if folder is None or shutil.which(word) or "PATH" in (job.env or {}):
@@ -148,10 +145,7 @@ def _check_syntax(script: str, path: str, problems: Problems) -> None:
 
 
 def imported(command: tuple[str, ...], view: FileView) -> str:
-    """Return the first package that a program imports at its top level, of those for launchers.
-
-    Returns "" where it imports none, or cannot be read here.
-    """
+    """Return the first package for launchers that a program imports at its top level, or ""."""
     script = _script(command) or ""
     path = view.on_this_side(script) if script.endswith(".py") else None
     text = beginning(path) if path else ""

@@ -36,10 +36,7 @@ def header(
     left_out: Sequence[Bad],
     problems: Problems,
 ) -> Header:
-    """Return the options in the order in which they are written.
-
-    `left_out` has the nodes that cannot work.
-    """
+    """Return the options in the order in which they are written, without the nodes `left_out`."""
     given = _given(job, cluster)
     own = _checked(given, launcher, problems)
     _check_against_job(own, given, job, layout, problems)

@@ -201,10 +201,7 @@ def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
 
 
 def _copy_one(snapshot: Snapshot, name: str, target: Path) -> Optional[int]:
-    """Return the size of the copy in bytes; None where the file is gone meanwhile.
-
-    An editor's temporary files come and go.
-    """
+    """Return the size of the copy in bytes; None where the file, such as an editor's, is gone."""
     source = os.path.join(snapshot.sources.root, name)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

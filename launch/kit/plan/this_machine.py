@@ -24,10 +24,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def fit(job: Job, problems: Problems) -> Job:
-    """Return the job as this machine can run it.
-
-    Add a problem where it cannot run it, and a warning where ranks are without a GPU of their own.
-    """
+    """Return the job as this machine can run it; note where it cannot, or not as the job asks."""
     return _with_engine(_with_gpus(job, problems), problems)
 
 

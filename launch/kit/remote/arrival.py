@@ -125,10 +125,7 @@ def place_kit(part: str, place: str, python: str) -> None:
 def given_folder(
     folder: str, name: str, files: Mapping[str, str] = MappingProxyType({}), inside: str = "."
 ) -> str:
-    """Return the folder for files that belong to no project, made or used again.
-
-    `inside` is a folder to make in it.
-    """
+    """Return the folder for files that belong to no project, with a folder `inside` it."""
     made = Path(folder, GIVEN, name)
     if not is_marked(str(made)):
         made.mkdir(parents=True)

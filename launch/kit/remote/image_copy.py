@@ -1,7 +1,4 @@
-"""On the laptop: copies an image to the login node, once, and checks that the copy is complete.
-
-A copy that was cut off goes on where it was.
-"""
+"""On the laptop: copies an image to the login node, once, and continues a copy that was cut off."""
 
 from __future__ import annotations
 

@@ -91,10 +91,7 @@ class Copy:
     def ask(
         self, what: str, doing: str, timeout_s: float = ANSWER_S, **values: Any
     ) -> dict[str, Any]:
-        """Return the answer of `service` to a request.
-
-        Raises Unreachable, and KitError with the problem that the copy has.
-        """
+        """Return the answer of `service`. Raise Unreachable, or KitError with its problem."""
         text = json.dumps({"what": what, **values})  # one line of ASCII
         script = f"{self.setup}{self._service()} \"$1\" <<'END-OF-REQUEST'\n{text}\nEND-OF-REQUEST"
         return self.host.ask(script, doing, timeout_s)
@@ -112,10 +109,7 @@ class Copy:
 
 
 def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Copy:
-    """Return the copy of kit, made unless it exists, for a project that is `here`.
-
-    Raises KitError where kit's folder is somebody else's, or cannot be made.
-    """
+    """Return the copy of kit, made unless it exists, for a project that is `here`."""
     host, files = Host(site.ssh, say), _files()
     setup, pythons = _python(site)
     name = f"kit-{kit.__version__}-{_digest(files)}"

@@ -20,10 +20,7 @@ def absolute(folder: str) -> str:
 
 
 def claim(folder: str) -> str:
-    """Make the folder kit's, and return "".
-
-    Returns `foreign` where it is somebody else's, or else why it cannot be made.
-    """
+    """Make the folder kit's; return "", `foreign` for somebody else's, or why it cannot be made."""
     if ".." in folder.split("/") or not may_claim(folder):
         return "foreign"
     try:

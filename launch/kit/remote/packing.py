@@ -32,10 +32,7 @@ def values_of(secrets: Iterable[Secret], workdir: str) -> dict[str, str]:
 
 
 def of_job(typed: Typed, job: Job, root: str, copy: Copy, options: list[str]) -> dict[str, Any]:
-    """Return the parts of a request that say what is done with a job, and where.
-
-    `root` is the folder of its project, if that is here.
-    """
+    """Return the parts of a request about a job; `root` is its project's folder if that is here."""
     name, *rest = typed.words
     here, file = os.getcwd(), typed.job_file
     base = root if root and not Path(here).is_relative_to(root) else here
@@ -104,10 +101,7 @@ def _relative(words: Sequence[str], root: str, base: str) -> list[str]:
 
 
 def with_options(words: Sequence[str], *options: str) -> list[str]:
-    """Return the words with more options before the program's own arguments.
-
-    The last of two equal options holds.
-    """
+    """Return the words with options, of which the last holds, before the program's arguments."""
     end = count_own(words)
     return [*words[:end], *options, *words[end:]]
 
