@@ -23,7 +23,7 @@ def complete(source: Path, target: str, runtime: str = "apptainer", read_only: b
     problems = Problems()
     job = SimpleNamespace(mounts=(Mount(str(source), target, read_only, "here"),), workdir=None, where=lambda key: key)
     found = mounting.complete(job, "/run", plugins.find("runtimes", runtime, ""), problems)  # type: ignore[arg-type]
-    return found[0], [problem.problem for problem in problems.found]
+    return found.mounts[0], [problem.problem for problem in problems.found]
 
 
 @pytest.mark.parametrize("suffix", [".sqsh", ".squashfs", ".sqfs"])

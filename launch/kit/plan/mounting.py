@@ -62,8 +62,8 @@ class FileView:
 
 def complete(
     job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems, *, is_dry: bool = False
-) -> tuple[Mount, ...]:
-    """Return the mounts in the order in which they are made; refuse the impossible ones.
+) -> FileView:
+    """Return what the program sees, by mounts in the order in which they are made.
 
     `is_dry`: nothing is started, and without Slurm here a source may be on another machine.
     """
@@ -78,7 +78,7 @@ def complete(
                 fix = "use an image, or mount it under its own name"
                 problem = f"without a container, {mount.source} cannot appear as {mount.target}"
                 problems.add(mount.where, problem, fix)
-        return own
+        return FileView(own, False, job.workdir or "")
     if job.workdir == "/":
         fix = "start from the project's folder, or name it: --workdir DIR"
         problem = "the working directory is /, which would replace the container's"
@@ -90,7 +90,7 @@ def complete(
         # Last, so that no other mount hides it or makes it read-only.
         mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
     check_expressible(mounts, runtime, problems)
-    return tuple(mounts)
+    return FileView(tuple(mounts), True, job.workdir or "")
 
 
 def is_there(path: str, mounts: list[Mount]) -> bool:

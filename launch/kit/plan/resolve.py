@@ -10,7 +10,6 @@ from typing import Callable, Optional
 from kit.base.errors import KitError, Problems
 from kit.config import image_files, inherit, notify, profiles, secrets, values
 from kit.config.job import Job
-from kit.config.mount_list import Mount
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
@@ -50,10 +49,6 @@ class ChosenPlugins:
     on_preempt: str
     reasons: Reasons
 
-    @property
-    def has_container(self) -> bool:
-        return self.runtime is not None and self.runtime.name != "none"
-
 
 @dataclass(frozen=True)
 class Variables:
@@ -83,9 +78,8 @@ def resolve(
     options = {**cluster.slurm, **(job.slurm or {})}
     ranks.check(job, chosen.launcher, layout, options, problems)
     preemption.check_time(job, chosen.on_preempt, options, problems)
-    mounts = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
+    view = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
     check_line(run_dir, problems)
-    view = FileView(mounts, chosen.has_container, job.workdir or "")
     if chosen.runtime:
         program.check(job, chosen.launcher, view, problems)
         own_lines.check(job, chosen.launcher, view, problems)
@@ -103,7 +97,7 @@ def resolve(
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
     policy = _policy(job, run_dir, chosen.on_preempt, view, sources, problems)
-    container = _container(job, chosen, mounts, cluster.scratch, problems)
+    container = _container(job, chosen, view, cluster.scratch, problems)
     problems.raise_if_any()
     return Plan(
         layout=layout,
@@ -182,18 +176,18 @@ def _live_program(
 def _container(
     job: Job,
     chosen: ChosenPlugins,
-    mounts: tuple[Mount, ...],
+    view: FileView,
     scratch: str,
     problems: Problems,
 ) -> Container:
-    image = job.image if chosen.has_container else None
+    image = job.image if view.has_container else None
     is_file = image is not None and "://" not in image
     return Container(
         runtime=chosen.runtime.name if chosen.runtime else "",
         image=image,
         fingerprint=image_files.fingerprint(Path(image)) if image and is_file else None,
         sha256=_image_sha256(job, Path(image), problems) if image and is_file else None,
-        mounts=mounts,
+        mounts=view.mounts,
         remap_root=bool(job.remap_root),
         stage=chosen.stage,
         cache=staging.choose_cache(job, chosen.runtime, scratch, problems),
