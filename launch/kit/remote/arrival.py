@@ -68,7 +68,8 @@ def receive(
         if not _is_behind_another(work, name) and file_state(f"{work}/{name}") in known[name]:
             with suppress(OSError):
                 os.unlink(f"{work}/{name}")
-    _write(work, {"origin": origin, "files": brought, "git": git, "came": False})
+    content = {"origin": origin, "files": brought, "git": git, "came": False}
+    replace.text(Path(work, BROUGHT), json.dumps(content))
     images = f"{folder}/{image_files.FOLDER}"  # which all projects share
     os.makedirs(images, exist_ok=True)
     with suppress(FileExistsError):
@@ -98,11 +99,7 @@ def note_arrival(work: str) -> None:
         now = file_state(f"{work}/{name}")
         if now and now not in facts["states"]:
             facts["states"] = [now, *facts["states"]][:REMEMBERED]
-    _write(work, {**found, "came": True})
-
-
-def _write(work: str, content: dict[str, Any]) -> None:
-    replace.text(Path(work, BROUGHT), json.dumps(content))
+    replace.text(Path(work, BROUGHT), json.dumps({**found, "came": True}))
 
 
 # ---------------------------------------------------------------- kit, images and other files

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from kit.base import formats
 from kit.base.errors import KitError, Problems
@@ -114,10 +114,7 @@ def _of_run(typed: Typed, record: Record) -> int:
 
 def _run(typed: Typed, copy: Copy, request: Request, about: Record) -> int:
     """Run a command on the login node, and record the runs that it makes."""
-
-    def note_run(run: dict[str, Any]) -> None:
-        records.add_run(run, about)
-
+    note_run = partial(records.add_run, about=about)
     if typed.name in LASTING or (typed.name == "logs" and typed.value("follow")):
         return _run_lasting(typed, copy, request, about, note_run)
     code = calls.attach(copy, request)

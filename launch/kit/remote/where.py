@@ -75,8 +75,13 @@ def about(typed: Typed) -> Optional[About]:
     Raises UsageError for a command that needs Linux, where this machine has another system.
     """
     found = None if typed.value("local") or typed.name == "run" else _about(typed)
-    if found is None:
-        _check_linux(typed)
+    is_needed = typed.name in ON_LINUX or typed.value("local")
+    if found is None and is_needed and not sys.platform.startswith("linux"):
+        system = {"darwin": "macOS"}.get(sys.platform, sys.platform)
+        command = "build" if typed.name == "build" else "submit JOB"
+        way = f"kit {command} --cluster NAME"
+        fix = f"let a cluster do it, whose profile has `ssh:`: {way}; docs/laptop.md"
+        raise UsageError(f"kit {typed.name} needs Linux, and this is {system}", fix)
     return found
 
 
@@ -118,17 +123,6 @@ def _cluster_of(job_file: str) -> Optional[str]:
     given = yaml_source.read(path, Problems()).get("cluster")
     name = given.value if given else None
     return profiles.anchored(name, path.absolute().parent) if isinstance(name, str) else None
-
-
-def _check_linux(typed: Typed) -> None:
-    """Raise UsageError on another system than Linux for a command that needs Linux."""
-    is_needed = typed.name in ON_LINUX or typed.value("local")
-    if is_needed and not sys.platform.startswith("linux"):
-        system = {"darwin": "macOS"}.get(sys.platform, sys.platform)
-        command = "build" if typed.name == "build" else "submit JOB"
-        way = f"kit {command} --cluster NAME"
-        fix = f"let a cluster do it, whose profile has `ssh:`: {way}; docs/laptop.md"
-        raise UsageError(f"kit {typed.name} needs Linux, and this is {system}", fix)
 
 
 # ---------------------------------------------------------------- which run
