@@ -43,7 +43,7 @@ source "${KIT_RUN_DIR}/lib/stages/${KIT_STAGE}.sh"
 ((KIT_SPARES == 0)) || source "${KIT_RUN_DIR}/lib/spares.sh"
 
 # job::main [shell|jupyter NODE...] - on the first node, once. `kit shell` wants something else than the ranks.
-# shellcheck disable=SC2120 # lib/exec.sh passes them
+# shellcheck disable=SC2120 # shell.sh passes them
 job::main() {
   source "${KIT_RUN_DIR}/lib/job.sh"
   environment::forget_shell
@@ -63,7 +63,7 @@ job::main() {
   ready::wait_for_nodes
   ! declare -F runtime::agree >/dev/null || runtime::agree
   job::note_facts
-  (($# == 0)) || exec::shell "$@"
+  (($# == 0)) || shell::start "$@"
 
   stage::use
   ranks::run
@@ -116,9 +116,13 @@ case "${1:-batch}" in
     ;;
   missing) stage::missing ;;        # with stage sbcast
   check) spares::answer "${@:2}" ;; # with spares
-  attach | exec | shell | jupyter)  # kit shell, kit exec
+  attach | exec)                    # kit exec: on any machine where srun is; on a node, in that step
     source "${KIT_RUN_DIR}/lib/exec.sh"
-    exec::main "$@"
+    "exec::$1" "${@:2}"
+    ;;
+  shell | jupyter) # kit shell
+    source "${KIT_RUN_DIR}/shell.sh"
+    shell::main "$@"
     ;;
   *) kit::die "unknown argument '$1'" "sbatch run_script.sh takes none" ;;
 esac

@@ -164,7 +164,7 @@ def test_kit_shell_as_typed_writes_the_scripts_and_ends_with_the_shells_code(fak
     done = []
     monkeypatch.setattr(shell.Allocated, "until_the_end", lambda self, words: done.append((self.run, words)) or 5)
     assert shell.shell(plan_of(tmp_path), "0", None, messages.note, here=False, jupyter=False) == 5
-    assert done == [(tmp_path / "run", ["bash", "run_script.sh", "shell", "0"])] and (tmp_path / "run/run_script.sh").is_file()
+    assert done == [(tmp_path / "run", ["bash", "run_script.sh", "shell", "0"])] and (tmp_path / "run/shell.sh").is_file()
     monkeypatch.setattr(shell.Local, "until_the_end", lambda self, words: done.append((self.run, words)) or 6)
     plan = changed(plan_of(tmp_path), run_dir=str(tmp_path / "second"))
     assert shell.shell(plan, "1", None, messages.note, here=True, jupyter=True) == 6

@@ -13,6 +13,7 @@ LINES = {"script": "script.sh", "setup": "setup.sh", "host_setup": "host_setup.s
 OWN_LINES = "lib/own_lines.sh"
 STACKS = "lib/stacks.sh"  # looks where ranks are
 PY_SPY = ".py-spy"  # with which it does
+SHELL = "shell.sh"  # with kit shell
 JUPYTER = "jupyter.sh"
 LIBRARY = "lib"  # what the scripts source
 CODE = "code"

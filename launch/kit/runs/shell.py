@@ -52,6 +52,7 @@ def shell(
     run = run_dir.write(plan)
     local.place_secrets(plan, run, task)
     words = ["shell", node]
+    (run / run_paths.SHELL).write_text(assets.part(run_paths.SHELL), encoding="utf-8")
     if jupyter:
         (run / run_paths.JUPYTER).write_text(assets.script(run_paths.JUPYTER), encoding="utf-8")
         words = ["jupyter", node] if here else ["jupyter", node, _login()]

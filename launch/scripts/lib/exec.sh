@@ -1,62 +1,4 @@
-# exec.sh - commands beside the ranks, in the job's container: what `kit exec` runs, and the shell of `kit shell`.
-
-# exec::main VERB WORD... - what run_script.sh was started for, instead of the ranks.
-exec::main() {
-  case "$1" in
-    attach) exec::attach "${@:2}" ;;    # on any machine where srun is
-    exec) exec::become "${@:2}" ;;      # on a node, in that step
-    *)                                  # salloc starts it
-      exec {KIT_TERMINAL}<&0 </dev/null # what is typed meanwhile is for the shell
-      trap 'exit 130' INT
-      job::main "$@"
-      ;;
-  esac
-}
-
-# exec::shell VERB NODE... - on the machine where salloc runs this, when all nodes are ready: becomes a shell, or Jupyter,
-# on one of the job's nodes, by its name or its number; more words are for jupyter.sh.
-exec::shell() {
-  local -r verb="$1"
-  local -a hosts command=(bash) facts=("${KIT_FACTS[@]}")
-  local host address
-  mapfile -t hosts < <(job::hosts)
-  KIT_HOSTS="$(IFS=, && printf '%s' "${hosts[*]}")"
-  host="$(exec::host "$2" "${hosts[@]}")" || exit 1 # -e does not reach into $(...)
-  if [[ "${verb}" == jupyter ]]; then
-    address="$(net::address "${host}")" || exit 1
-    command=(bash "${KIT_RUN_DIR}/jupyter.sh" "${address}" "${@:3}")
-  else
-    exec::explain "${host}" "${#hosts[@]}"
-    facts+=("PS1=(kit ${KIT_ID} ${host}) \\w \\$ ")
-  fi
-  event::note ranks_started
-  trap - EXIT # nothing of this script is left to note the end
-  [[ -z "${KIT_SHARE:-}" ]] || share::leave
-  exec <&"${KIT_TERMINAL}" {KIT_TERMINAL}<&-
-  exec::attach "${host}" "${facts[@]}" "KIT_HOSTS=${KIT_HOSTS}" -- "${command[@]}"
-}
-
-# exec::host WORD HOST... - prints the host of that name or number.
-exec::host() {
-  local -i number=0
-  local host
-  for host in "${@:2}"; do
-    [[ "$1" != "${host}" && "$1" != "${number}" ]] || { printf '%s\n' "${host}" && return; }
-    number+=1
-  done
-  kit::die "the job has no node $1" "name one of: ${*:2}; or its number, from 0"
-}
-
-# exec::explain HOST COUNT - how to start by hand what the job file says, unless it says nothing: then the command is `true`.
-exec::explain() {
-  kit::say "a shell on ${1}; the job ends with it"
-  [[ "${KIT_COMMAND[*]}" != true && "${KIT_TASKS_PER_NODE}" == 1 ]] || return 0
-  if (($2 == 1)); then
-    kit::say "to start the job's command: bash \"\${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh\""
-  else
-    kit::say "to start the job's command on all nodes, in another terminal: kit exec ${KIT_ID} --node all -- bash $(printf '%q' "${KIT_RUN_DIR}/${KIT_LAUNCHER}.sh")"
-  fi
-}
+# exec.sh - commands beside the ranks, in the job's container: what `kit exec` runs.
 
 # exec::attach HOST[,HOST...] NAME=VALUE... -- COMMAND... - a step of the job SLURM_JOB_ID on those nodes, which shares what the
 # ranks have. On any machine where srun is. What a command on several nodes says comes with the node's name in front.
@@ -119,8 +61,8 @@ exec::name_nodes() {
   done
 }
 
-# exec::become NAME=VALUE... -- COMMAND... - on a node, in the step: becomes the command inside the container.
-exec::become() {
+# exec::exec NAME=VALUE... -- COMMAND... - on a node, in the step: becomes the command inside the container.
+exec::exec() {
   while [[ "$1" != -- ]]; do
     export "${1?}"
     shift
