@@ -15,7 +15,7 @@ from kit.cli import messages
 from kit.plan.run_paths import RunPaths
 from kit.runs import log_copy
 from running import SCRIPTS, TAG, bash, commands, environment, ready_nodes, stub, until
-from test_run_script import JOB_ID, logs, run_dir, set_in_env, slurm
+from test_run_script import JOB_ID, NOWHERE, logs, run_dir, set_in_env, slurm
 
 import event_lines
 
@@ -149,8 +149,7 @@ def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_
 
 
 def test_what_nodes_refuse_for_one_reason_is_said_once_with_all_their_names(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = job(tmp_path, "task 0 0 || true\ntask 0 1 || true\ntask 1 2 || true\nexit 1\n")
-    set_in_env(run, "KIT_MOUNTS", "(/nowhere /nowhere rw")
+    run = job(tmp_path, "task 0 0 || true\ntask 0 1 || true\ntask 1 2 || true\nexit 1\n", mounts=(NOWHERE,))
     assert begin(run).wait(60) == 1
     refusal = [
         "kit: error: local0 local1: the mount source /nowhere does not exist here",

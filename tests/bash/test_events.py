@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.config.mount_list import Mount
 from kit.diagnose.why import verdict
 from kit.runs import events
 from running import SCRIPTS, bash, environment
@@ -88,12 +89,10 @@ def test_a_run_goes_on_without_events(broken: str, quick) -> None:
     }
 
 
-def test_a_failure_before_the_ranks_is_noted_with_its_code_and_a_requeued_attempt_has_its_own(quick) -> None:
-    run = quick("exit 7", nodes=1)
-    with (run / "env.sh").open("a") as file:
-        file.write("KIT_MOUNTS+=('missing' /data ro)\n")
+def test_a_failure_before_the_ranks_is_noted_with_its_code_and_a_requeued_attempt_has_its_own(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "exit 7", mounts=(Mount(str(tmp_path / "missing"), "/data", True, ""),))
     assert start(run).returncode == 1
-    (run / "missing").touch()
+    (tmp_path / "missing").touch()
     assert start(run, env=slurm(SLURM_RESTART_COUNT="1")).returncode == 7
     first, second = noted(run, 1), noted(run, 2)
     assert [event["event"] for event in first["batch"] if event["event"] != "heard"] == ["start", "nodes_chosen", "preparing", "node_refused", "ends"]

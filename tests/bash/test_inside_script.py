@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from running import NOBODY, SCRIPTS, as_ordinary_user, environment
+from kit.config.mount_list import Mount
+from running import NOBODY, as_ordinary_user, environment
 from test_run_script import logs, run_dir, slurm, start
 
 import event_lines
@@ -160,13 +160,6 @@ def test_slurms_token_is_in_no_argument_of_any_process(tmp_path: Path) -> None:
     assert [line for line in shown if "SLURM_JWT" in line or "the-token" in line] == []
 
 
-def facts_of_node(run: Path, *mounts: Path) -> None:
-    text = "".join(f"\n  {mount} {mount} ro" for mount in mounts)
-    env_sh = (run / "env.sh").read_text()
-    assert "KIT_MOUNTS=(\n)" in env_sh
-    (run / "env.sh").write_text(env_sh.replace("KIT_MOUNTS=(\n)", f"KIT_MOUNTS=({text}\n)"))
-
-
 @pytest.mark.parametrize(
     ("kind", "mode", "good"), [("file", 0o644, True), ("file", 0o200, False), ("folder", 0o755, True), ("folder", 0o744, False), ("folder", 0o711, False)]
 )
@@ -175,8 +168,7 @@ def test_a_mount_source_that_the_user_may_not_read_is_reported_before_any_rank_s
     source.mkdir() if kind == "folder" else source.touch()
     # The last of those who share this machine: neither the owner nor the group where root tests; else the owner's bits are the same.
     source.chmod(mode if os.getuid() == 0 else (mode & 0o7) * 0o111)
-    run = run_dir(open_folder, "true", nodes=2, launcher="srun")
-    facts_of_node(run, source)
+    run = run_dir(open_folder, "true", nodes=2, launcher="srun", mounts=(Mount(str(source), "/data", True, ""),))
     (run / "log/events").mkdir()
     for path in (run, *run.rglob("*")):
         path.chmod(0o777)
@@ -196,12 +188,7 @@ def test_a_mount_source_that_the_user_may_not_read_is_reported_before_any_rank_s
 def test_what_stays_writable_below_a_read_only_mount_is_named(below: str, tmp_path: Path) -> None:
     source = tmp_path / "two words"
     (source / "be low").mkdir(parents=True)
-    run = run_dir(tmp_path, "true", nodes=2)
-    facts_of_node(run, Path("'{source}'"))
-    text = (run / "env.sh").read_text().replace("{source}", str(source))
-    (run / "env.sh").write_text(text.replace("KIT_RUNTIME=none", "KIT_RUNTIME=apptainer"))
-    shutil.copytree(SCRIPTS / "lib", run / "lib", dirs_exist_ok=True)
-    shutil.copy(SCRIPTS / "runtimes/apptainer.sh", run / "lib/runtimes")
+    run = run_dir(tmp_path, "true", nodes=2, runtime="apptainer", image="/image.sif", mounts=(Mount(str(source), "/data", True, ""),))
     disk = {"writable": ["--tmpfs", str(source / "be low")], "read-only": ["--ro-bind", "/etc", str(source / "be low")], "none": []}[below]
     env = slurm(nodes=2, SLURM_NODEID="1", SLURMD_NODENAME="local1", KIT_LOG_DIR=str(run / "log"), MASTER_ADDR="127.0.0.1")
     done = subprocess.run(

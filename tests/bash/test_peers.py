@@ -93,8 +93,7 @@ SILENT = [
     *((words, ALL) for words in ("PYTHON plain.py", "PYTHON plain.py config.yaml words.txt", "PYTHON fork.py", "PYTHON server.py", "PYTHON -m package.plain")),
     *((words, ALL) for words in ("PYTHON -c 1", "PYTHON a?b.py", "PYTHON meet_without_words.py")),
     *((words, ("srun", 1)) for words in ("PYTHON words.py", "PYTHON lit.py", "bash hf.sh", "PYTHON alone.py")),
-    *(("PYTHON words.py", (launcher, 2)) for launcher in ("mpi", "tensorflow")),
-    *(("PYTHON torch_alone.py", how) for how in (ALL, ("spawn", 2), ("mpi", 2), ("torchrun", 1))),  # a sweep of one rank per task
+    *(("PYTHON torch_alone.py", how) for how in (ALL, ("spawn", 2), ("torchrun", 1))),  # a sweep of one rank per task
     *((f"PYTHON {words}", ("torchrun", 2)) for words in ("torch_meet.py PORT", "torch_fails.py", "torchless.py", "plain.py")),
     ("PYTHON fails.py", ALL),
     ("PYTHON meet.py", ALL),
@@ -202,7 +201,7 @@ def test_a_connection_to_the_master_on_another_node_is_one(master: str, peer: st
     table = f"  sl  local_address rem_address   st\n   0: 0901000A:C350 {peer}:EE48 01 00000000:00000000 00:00000000 00000000  0 0 77 1\n"
     (tmp_path / "table").write_text(table)
     script = f"""
-    source {SCRIPTS}/lib/peers.sh
+    source {SCRIPTS}/lib/rank.sh
     ls() {{ echo "lrwx------ 1 me me 64 Nov 1 00:00 /proc/$$/fd/5 -> socket:[77]"; }}
     cd "$1"; peers::connections() {{ cat table; }}
     code=0; peers::are_met $$ || code=$?; echo "${{code}}"

@@ -14,7 +14,7 @@ from kit.diagnose.why import report
 from kit.runs import events, history, log_outcome
 from running import SCRIPTS, TAG, stub, until
 from test_endings import READY, WAIT, begin, job
-from test_run_script import JOB_ID, run_dir, set_in_env
+from test_run_script import JOB_ID, NOWHERE, run_dir
 
 GIBBERISH = """
 kit::say() { printf 'qx %d\\n' "$#" >&2; }
@@ -59,9 +59,7 @@ def fail(folder: Path, tag: str, reworded: bool) -> Told:
 
 
 def refuse(folder: Path, tag: str, reworded: bool) -> Told:
-    run = run_dir(folder, "true", nodes=2)
-    set_in_env(run, "KIT_MOUNTS", "(/nowhere /nowhere rw")
-    return end(run, reworded)
+    return end(run_dir(folder, "true", nodes=2, mounts=(NOWHERE,)), reworded)
 
 
 def stop(folder: Path, tag: str, reworded: bool) -> Told:

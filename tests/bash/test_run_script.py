@@ -21,6 +21,7 @@ from typing import Any, Optional
 
 import pytest
 from kit.config.image_files import fingerprint
+from kit.config.mount_list import Mount
 from kit.runs.run_dir import write
 from running import SCRIPTS, TAG, commands, ended_ranks, environment, ready_nodes, stub, until
 
@@ -30,6 +31,7 @@ from plans import changed, plan_of
 JOB_ID = 8_000_000 + os.getpid() % 2000 * 10  # of its own in each worker, and nine more beside it: what ends a job ends all with its number
 PORTS = 4000
 PORT = 61000 + JOB_ID % PORTS
+NOWHERE = Mount("/nowhere", "/nowhere", False, "")
 
 
 def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, launcher: str = "srun", **other: Any) -> Path:
@@ -613,18 +615,11 @@ def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "kit: error: local0: unknown argument 'nod'\n  fix: sbatch run_script.sh takes none\n")
 
 
-def with_a_missing_mount(run: Path) -> Path:
-    env_sh = (run / "env.sh").read_text()
-    assert "KIT_MOUNTS=(\n)" in env_sh
-    (run / "env.sh").write_text(env_sh.replace("KIT_MOUNTS=(\n)", "KIT_MOUNTS=(\n  /not/here /data rw\n)"))
-    return run
-
-
 def test_a_node_that_cannot_start_its_ranks_says_why(tmp_path: Path) -> None:
-    done = start(with_a_missing_mount(run_dir(tmp_path, "true")))
+    done = start(run_dir(tmp_path, "true", mounts=(NOWHERE,)))
     assert (done.returncode, told(done)) == (
         1,
-        ["kit: error: local0: the mount source /not/here does not exist here", "  fix: make it on every node, or put it on a shared file system"],
+        ["kit: error: local0: the mount source /nowhere does not exist here", "  fix: make it on every node, or put it on a shared file system"],
     )
 
 
@@ -637,10 +632,9 @@ def test_an_srun_that_fails_on_its_own_is_told_with_its_code(tmp_path: Path) -> 
 
 
 def test_a_requeued_job_does_not_repeat_the_first_attempts_error(tmp_path: Path) -> None:
-    run = run_dir(tmp_path, "true")
-    env_sh = (run / "env.sh").read_text()
-    assert start(with_a_missing_mount(run)).returncode == 1
-    (run / "env.sh").write_text(env_sh)
+    run = run_dir(tmp_path, "true", mounts=(NOWHERE,))
+    assert start(run).returncode == 1
+    (run / "env.sh").write_text((run / "env.sh").read_text().replace("/nowhere", str(tmp_path)))
     (run / "srun.sh").write_text("exit 5\n")
     done = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
     assert (done.returncode, told(done, port=PORT + 997)) == (

@@ -39,7 +39,7 @@ rank::find_handlers() {
       kit_handlers+=("${kit_processes[kit_i]}")
       [[ -n "${kit_exe}" ]] || continue
     fi
-    peers::add_children "${kit_processes[kit_i]}"
+    rank::add_children "${kit_processes[kit_i]}"
   done
 }
 

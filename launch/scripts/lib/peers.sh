@@ -1,14 +1,17 @@
 # shellcheck disable=SC2034,SC2154  # its variables are rank.sh's, too
 # peers.sh - whether the ranks ever met: programs that each believe to be alone end as well as ranks that train together. It
-# looks at the sockets of a rank's processes and needs nothing of the program. What it finds is worth a warning, and no more.
+# looks at the sockets of a rank's processes and needs nothing of the program. What it finds is worth a warning, and no more. MPI has
+# other ways to meet, and TensorFlow and Ray other words for it.
+# only: NNODES>1 NPROC_PER_NODE>1
+# only: KIT_LAUNCHER!=mpi
+# only: KIT_LAUNCHER!=tensorflow
+# only: KIT_LAUNCHER!=ray
 
 source "${KIT_RUN_DIR}/lib/network.sh"
 
 # peers::begin - sets the caller's `kit_has_peers` where the ranks are to meet, and looks for that while the program runs.
 peers::begin() {
-  # MPI has other ways to meet, and TensorFlow and Ray other words for it.
-  [[ -n "${KIT_EVENTS:-}" && "${KIT_LAUNCHER:-}" != @(mpi|tensorflow|ray) ]] || return 0
-  ((${WORLD_SIZE:-NNODES * NPROC_PER_NODE} > 1)) || return 0
+  [[ -n "${KIT_EVENTS:-}" ]] && ((${WORLD_SIZE:-NNODES * NPROC_PER_NODE} > 1)) || return 0
   kit_has_peers=yes
   [[ "${KIT_LAUNCHER:-}" != spawn ]] || kit_before="$(peers::connections '[4568]')"
   exec {kit_watching}> >(
@@ -47,7 +50,7 @@ peers::are_met() {
   local -i kit_i
   local kit_line kit_here kit_there kit_state kit_inode kit_master
   local -r kit_socket='/fd/[0-9]+ -> socket:.([0-9]+)' kit_mapped=0000000000000000FFFF0000 # IPv4 in IPv6
-  for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do peers::add_children "${kit_processes[kit_i]}"; done
+  for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do rank::add_children "${kit_processes[kit_i]}"; done
   for kit_line in "${kit_processes[@]}"; do kit_files+=("/proc/${kit_line}"/fd/*); done
   while IFS= read -r kit_line; do
     [[ ! "${kit_line}" =~ ${kit_socket} ]] || kit_own[${BASH_REMATCH[1]}]=yes
@@ -71,17 +74,6 @@ peers::are_met() {
     fi
   done
   return 1
-}
-
-# peers::add_children PROCESS - adds those that it has started to the caller's kit_processes.
-peers::add_children() {
-  local -a kit_children
-  local kit_file
-  for kit_file in "/proc/$1"/task/*/children; do
-    kit_children=()
-    { read -ra kit_children <"${kit_file}"; } 2>/dev/null || true # it has no newline, or is gone
-    kit_processes+=("${kit_children[@]}")
-  done
 }
 
 # peers::connections STATES - the lines of the kernel's tables; 1 is established, A listens, and the others are closing.

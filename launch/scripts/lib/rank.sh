@@ -1,7 +1,7 @@
 # rank.sh - starts a rank with a log of its own, and notes its exit code, which torchrun would turn into 1, and of which srun
 # would report the largest. signals.sh or group_signals.sh defines rank::start, which sets kit_stopped and kit_code.
 
-source "${KIT_RUN_DIR}/lib/peers.sh"
+[[ ! -e "${KIT_RUN_DIR}/lib/peers.sh" ]] || source "${KIT_RUN_DIR}/lib/peers.sh"
 
 # rank::run PROGRAM... - RANK and LOCAL_RANK are set; KIT_LOGGED is "node" where the program is its node's only one. Ends this
 # shell with the program's exit code.
@@ -14,7 +14,7 @@ rank::run() {
     exec {kit_asking}> >(rank::ask_for_checkpoint)
   fi
   local kit_has_peers='' kit_before=''
-  peers::begin
+  ! declare -F peers::begin >/dev/null || peers::begin
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
@@ -60,6 +60,17 @@ rank::count_killed() {
     [[ ! -r "${kit_file}" ]] || kit_counter="${kit_file}"
   done 2>/dev/null </proc/self/cgroup || true
   while read -r kit_name kit_value; do [[ "${kit_name}" != oom_kill ]] || kit_killed=kit_value; done 2>/dev/null <"${kit_counter}" || true
+}
+
+# rank::add_children PROCESS - adds those that it has started to the caller's kit_processes.
+rank::add_children() {
+  local -a kit_children
+  local kit_file
+  for kit_file in "/proc/$1"/task/*/children; do
+    kit_children=()
+    { read -ra kit_children <"${kit_file}"; } 2>/dev/null || true # it has no newline, or is gone
+    kit_processes+=("${kit_children[@]}")
+  done
 }
 
 # rank::become PROGRAM... - the program in this shell's place, with all that the job says.
