@@ -28,9 +28,7 @@ source "${KIT_RUN_DIR}/lib/environment.sh"
 source "${KIT_RUN_DIR}/env.sh"
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
-source "${KIT_RUN_DIR}/lib/network.sh"
 source "${KIT_RUN_DIR}/lib/events.sh"
-source "${KIT_RUN_DIR}/lib/steps.sh"
 source "${KIT_RUN_DIR}/lib/node.sh"
 # shellcheck source=runtimes/none.sh
 source "${KIT_RUN_DIR}/lib/runtimes/${KIT_RUNTIME}.sh"
@@ -80,7 +78,7 @@ node::prepare() {
   begun="${KIT_NOW}"
   [[ -z "${KIT_HEALTH:-}" ]] || health::check
   node::bring_mounts
-  [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || net::check_master
+  [[ "${SLURM_NODEID}" != 0 || -n "${KIT_LOOPBACK:-}" ]] || interface::check_master
   stage::prepare
   event::now
   staged="${KIT_NOW}"

@@ -66,7 +66,7 @@ def test_ranks_under_torchrun_meet(more: dict[str, Any], tmp_path: Path) -> None
 
 
 def test_a_first_node_without_the_masters_address_is_told(tmp_path: Path) -> None:
-    script = f'source "{SCRIPTS}/lib/messages.sh"; source "{SCRIPTS}/lib/network.sh"; ip link set lo up; ip address add {FIRST}/128 dev lo; net::check_master'
+    script = f'source "{SCRIPTS}/lib/messages.sh"; source "{SCRIPTS}/lib/interface.sh"; ip link set lo up; ip address add {FIRST}/128 dev lo; interface::check_master'
     assert apart(script, env=environment(MASTER_ADDR=FIRST)).stderr == ""
     assert f"but not the address {SECOND}" in apart(script, env=environment(MASTER_ADDR=SECOND)).stderr
 

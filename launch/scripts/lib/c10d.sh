@@ -2,6 +2,8 @@
 # c10d.sh - with `elastic: true`: torchrun itself starts the ranks again, for which its nodes meet anew, by torch's c10d.
 # only: KIT_ELASTIC
 
+source "${KIT_RUN_DIR}/lib/network.sh"
+
 # c10d::choose_rendezvous - sets KIT_RENDEZVOUS and KIT_OWN_RESTARTS. Node rank 0 keeps the store and is told so, for torchrun would look
 # for its own host name in the address; and each node's address, for the name may not resolve.
 c10d::choose_rendezvous() {

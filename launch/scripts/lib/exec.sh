@@ -1,5 +1,7 @@
 # exec.sh - commands beside the ranks, in the job's container: what `kit exec` runs.
 
+source "${KIT_RUN_DIR}/lib/steps.sh"
+
 # exec::attach HOST[,HOST...] NAME=VALUE... -- COMMAND... - a step of the job SLURM_JOB_ID on those nodes, which shares what the
 # ranks have. On any machine where srun is. What a command on several nodes says comes with the node's name in front.
 exec::attach() {

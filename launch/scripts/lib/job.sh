@@ -1,6 +1,8 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # job.sh - the job as its first node sees it: which nodes it has, and where its ranks meet.
 
+source "${KIT_RUN_DIR}/lib/network.sh"
+source "${KIT_RUN_DIR}/lib/steps.sh"
 source "${KIT_RUN_DIR}/lib/ready.sh"
 source "${KIT_RUN_DIR}/lib/ranks.sh"
 source "${KIT_RUN_DIR}/lib/ending.sh"

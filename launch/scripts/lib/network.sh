@@ -1,4 +1,4 @@
-# network.sh - how the nodes reach each other: the master's address and port, and the interface that leads to it.
+# network.sh - how the nodes reach each other: the master's address and port.
 
 # net::address HOST - how the other nodes reach HOST: by IPv6 only where there is nothing else. Loopback is refused: with Debian's usual
 # "127.0.1.1 hostname" line in /etc/hosts every node would wait for itself. `kit run` sets KIT_LOOPBACK, since all of its nodes are on one
@@ -57,82 +57,6 @@ net::resolve() {
 # net::endpoint ADDRESS PORT - as one word; an address of IPv6 has brackets there.
 net::endpoint() {
   if [[ "$1" == *:* ]]; then printf '[%s]:%s' "$1" "$2"; else printf '%s:%s' "$1" "$2"; fi
-}
-
-# net::check_master - rank 0's process listens on MASTER_ADDR, so the first node must have that address.
-net::check_master() {
-  command -v ip >/dev/null || return 0
-  [[ " $(ip -brief address show 2>/dev/null | tr -s '/\n' ' ') " == *" ${MASTER_ADDR} "* ]] ||
-    kit::die "this node has rank 0, but not the address ${MASTER_ADDR} at which the others will look for it" \
-      "correct this node's entry in DNS or /etc/hosts, or its NodeAddr in slurm.conf" address-unknown
-}
-
-# net::choose_interface - where this node's own name is a loopback address, as Debian installs it, or has none at all, Gloo and
-# TensorPipe would listen on loopback and nobody reach them. They get the interface that leads to the master, unless the
-# job or the site has chosen one.
-net::choose_interface() {
-  ((NNODES > 1)) && [[ -z "${KIT_LOOPBACK:-}" ]] && command -v getent >/dev/null || return 0
-  local name address interface routes=/proc/net/route
-  [[ "${MASTER_ADDR}" != *:* ]] || routes=/proc/net/ipv6_route
-  [[ -r "${routes}" ]] || return 0
-  read -r name </proc/sys/kernel/hostname # in a step HOSTNAME is that of the batch script's node
-  # Of a name without an address Gloo thinks the same.
-  read -r address _ < <(getent ahostsv4 "${name}" 2>/dev/null || getent ahostsv6 "${name}" 2>/dev/null) || address=127.0.0.1
-  [[ "${address}" == @(127.*|::1) ]] || return 0
-  interface="$(net::interface "${MASTER_ADDR}" <"${routes}")"
-  [[ -n "${interface}" ]] || return 0
-  export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
-}
-
-# net::interface ADDRESS - the interface of the way there, by the kernel's table of routes on its input: that of the most
-# specific route. Without `ip`, which an image may lack.
-net::interface() {
-  if [[ "$1" == *:* ]]; then net::interface_v6 "$1"; else net::interface_v4 "$1"; fi
-}
-
-# net::interface_v4 ADDRESS - the table's numbers are hexadecimal, and have the first byte of an address last.
-net::interface_v4() {
-  local -r hex="$(net::hex "$1")"
-  local -ri address=16#${hex:6:2}${hex:4:2}${hex:2:2}${hex:0:2}
-  local name destination mask found=''
-  local -i specific best=-1
-  while read -r name destination _ _ _ _ _ mask _; do
-    [[ "${destination}${mask}" =~ ^[0-9A-F]{16}$ ]] || continue # its head
-    specific=$((16#${mask:6:2}${mask:4:2}${mask:2:2}${mask:0:2}))
-    if (((address & 16#${mask}) == 16#${destination} && specific > best)); then
-      best="${specific}" found="${name}"
-    fi
-  done
-  printf '%s' "${found}"
-}
-
-# net::interface_v6 ADDRESS - the table has each network's first address and, in hexadecimal digits, too, its length in bits.
-net::interface_v6() {
-  local -r address="$(net::hex "$1")"
-  local network length name found=''
-  local -i bits digits best=-1
-  while read -r network length _ _ _ _ _ _ _ name; do
-    bits=$((16#0${length})) digits=$((bits / 4))
-    ((bits > best)) && [[ "${name}" != @(|lo) && "${network:0:digits}" == "${address:0:digits}" ]] || continue
-    ((bits % 4 == 0 || (16#0${network:digits:1} ^ 16#0${address:digits:1}) >> (4 - bits % 4) == 0)) || continue
-    best="${bits}" found="${name}"
-  done
-  printf '%s' "${found}"
-}
-
-# net::hex ADDRESS - its bytes, two hexadecimal digits each.
-net::hex() {
-  local -a words=() last=()
-  if [[ "$1" != *:* ]]; then
-    IFS=. read -ra words <<<"$1"
-    printf '%02x' "${words[@]}"
-    return
-  fi
-  [[ "$1" != *::* ]] || IFS=: read -ra last <<<"${1##*::}"
-  IFS=: read -ra words <<<"${1%%::*}"
-  while ((${#words[@]} + ${#last[@]} < 8)); do words+=(0); done
-  words+=("${last[@]}")
-  printf '%04x' "${words[@]/#/0x}"
 }
 
 # net::port JOB_ID RESTART ADDRESS - a port that two jobs on one node, or a job and its own restart, do not

@@ -1,6 +1,7 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # node.sh - what a node hands on to its ranks.
 
+source "${KIT_RUN_DIR}/lib/interface.sh"
 [[ -z "${KIT_HEALTH:-}" ]] || source "${KIT_RUN_DIR}/lib/health.sh"
 [[ -z "${KIT_PACKAGES:-}" ]] || { source "${KIT_RUN_DIR}/lib/packages.sh" && packages::mount; }
 
@@ -38,7 +39,7 @@ node::bring_container() {
 node::collect_facts() {
   local kit_name
   KIT_NODE_FACTS=()
-  net::choose_interface
+  interface::choose
   unset KIT_FABRIC # that of a job which started this one
   ((NNODES == 1)) || ! declare -F fabric::look >/dev/null || fabric::look ''
   [[ -z "${KIT_CACHE:-}" ]] || cache::use

@@ -7,7 +7,7 @@
 # only: KIT_LAUNCHER!=tensorflow
 # only: KIT_LAUNCHER!=ray
 
-source "${KIT_RUN_DIR}/lib/network.sh"
+source "${KIT_RUN_DIR}/lib/interface.sh"
 
 # peers::begin - sets the caller's `kit_has_peers` where the ranks are to meet, and looks for that while the program runs.
 peers::begin() {
@@ -48,7 +48,7 @@ peers::are_met() {
   local -a kit_processes=("$1") kit_files=()
   local -A kit_own=() kit_ends=()
   local -i kit_i
-  local kit_line kit_here kit_there kit_state kit_inode kit_master
+  local kit_line kit_here kit_there kit_state kit_inode kit_master='' kit_hex=''
   local -r kit_socket='/fd/[0-9]+ -> socket:.([0-9]+)' kit_mapped=0000000000000000FFFF0000 # IPv4 in IPv6
   for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do rank::add_children "${kit_processes[kit_i]}"; done
   for kit_line in "${kit_processes[@]}"; do kit_files+=("/proc/${kit_line}"/fd/*); done
@@ -59,10 +59,9 @@ peers::are_met() {
     [[ "${kit_state}" == 01 && -n "${kit_own[${kit_inode}]:-}" ]] || continue
     kit_ends["${kit_here#"${kit_mapped}"} ${kit_there#"${kit_mapped}"}"]=yes
   done < <(peers::connections 1)
-  kit_line='' kit_master=''
-  [[ ! "${MASTER_ADDR:-}" =~ ^[0-9.]+$|: || "${MASTER_ADDR}" == 127.* ]] || kit_line="$(net::hex "${MASTER_ADDR}")"
-  for ((kit_i = 0; kit_i < ${#kit_line}; kit_i += 8)); do # the kernel shows each four bytes in the machine's order
-    kit_master+="${kit_line:kit_i+6:2}${kit_line:kit_i+4:2}${kit_line:kit_i+2:2}${kit_line:kit_i:2}"
+  [[ ! "${MASTER_ADDR:-}" =~ ^[0-9.]+$|: || "${MASTER_ADDR}" == 127.* ]] || interface::hex "${MASTER_ADDR}"
+  for ((kit_i = 0; kit_i < ${#kit_hex}; kit_i += 8)); do # the kernel shows each four bytes in the machine's order
+    kit_master+="${kit_hex:kit_i+6:2}${kit_hex:kit_i+4:2}${kit_hex:kit_i+2:2}${kit_hex:kit_i:2}"
   done
   kit_master="${kit_master^^}"
   for kit_line in "${!kit_ends[@]}"; do

@@ -2,6 +2,7 @@
 # is made; the job starts on those that can, and bad ones are remembered for the jobs to come. See docs/spares.md.
 # only: KIT_SPARES
 
+source "${KIT_RUN_DIR}/lib/network.sh"
 source "${KIT_RUN_DIR}/lib/gpus.sh"
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
 
