@@ -74,9 +74,13 @@ def test_which_gpus_are_meant_and_by_which_order_stays(forget: str) -> None:
 def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
     (tmp_path / "mps").mkdir()
     (tmp_path / "topology.xml").touch()
-    script = f'KIT_MOUNTS=(); source {SCRIPTS}/lib/node.sh; interface::choose() {{ :; }}; node::collect_facts; printf "%s\\n" "${{KIT_MOUNTS[@]}}"'
+    script = f'KIT_MOUNTS=() KIT_RUN_DIR={SCRIPTS}; source {SCRIPTS}/lib/node.sh; node::collect_facts; printf "%s\\n" "${{KIT_MOUNTS[@]}}"'
     env = environment(
-        KIT_GPUS_PER_NODE="0", CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "mps"), NCCL_TOPO_FILE=str(tmp_path / "topology.xml"), PMIX_SERVER_TMPDIR="/not/there"
+        NNODES="1",
+        KIT_GPUS_PER_NODE="0",
+        CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "mps"),
+        NCCL_TOPO_FILE=str(tmp_path / "topology.xml"),
+        PMIX_SERVER_TMPDIR="/not/there",
     )
     places = [str(tmp_path / "mps"), str(tmp_path / "topology.xml")]
     assert bash(script, env=env, check=True).stdout.splitlines() == [places[0], places[0], "rw", places[1], places[1], "rw"]

@@ -19,7 +19,6 @@ export KIT_LOG_DIR="$1" KIT_EVENTS="$1/events/n1.jsonl" KIT_BEGUN=1 KIT_ENTERED=
 [[ "$2" == spawn ]] || export WORLD_SIZE="$3"
 mkdir -- "$1/events"
 source "${KIT_RUN_DIR}/lib/container.sh"
-source "${KIT_RUN_DIR}/lib/rank.sh"
 source "${KIT_RUN_DIR}/lib/signals.sh"
 peers::has_device() { [[ -n "${DEVICE:-}" ]]; }
 count="$3"

@@ -17,10 +17,9 @@ import event_lines
 RANK = """
 set -euo pipefail
 mkdir -p "$1/events"
-KIT_LOG_DIR="$1" KIT_EVENTS="$1/events/node7.jsonl" RANK=3 LOCAL_RANK=1 KIT_LAUNCHER=mpi
+KIT_LOG_DIR="$1" KIT_EVENTS="$1/events/node7.jsonl" RANK=3 LOCAL_RANK=1 NNODES=1 NPROC_PER_NODE=1
 export KIT_LOG_DIR KIT_EVENTS RANK LOCAL_RANK
 source "${KIT_RUN_DIR}/lib/container.sh"
-source "${KIT_RUN_DIR}/lib/rank.sh"
 source "${KIT_RUN_DIR}/lib/$2.sh"
 rank::run bash -c "$3"
 """

@@ -9,10 +9,8 @@ set -euo pipefail +o posix
 [[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
 readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 
-source "${KIT_RUN_DIR}/lib/container.sh"
-source "${KIT_RUN_DIR}/lib/group_signals.sh"
-
 launcher::main() {
+  source "${KIT_RUN_DIR}/lib/container.sh"
   container::begin "$@"
   program::find_python torch
   [[ -n "${KIT_HAS}" ]] || program::lack torch
@@ -52,7 +50,8 @@ launcher::choose_binding() {
   ! program::has_file "${KIT_PYTHON}" torch/numa/binding.py || KIT_BINDING=(--numa-binding node) # since torch 2.9
 }
 
-if [[ "${1:-}" == --rank ]]; then
+if [[ "${1:-}" == --rank ]]; then # by torchrun
+  source "${KIT_RUN_DIR}/lib/group_signals.sh"
   cd -- "$2" # the user's start-up file (BASH_ENV) may have gone elsewhere
   rank::run "${@:3}"
 else

@@ -2,7 +2,6 @@
 # cache.sh - the caches of compilers in one folder of each node's disk, for each image and kind of machine: docs/compile-caches.md.
 # only: KIT_CACHE
 
-source "${KIT_RUN_DIR}/lib/program.sh"
 [[ "${KIT_CACHE:-}" != keep ]] || source "${KIT_RUN_DIR}/lib/kept_cache.sh"
 
 # The same on every node. The first one tells it, since root in a container has another number.

@@ -4,7 +4,6 @@
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/events.sh"
 source "${KIT_RUN_DIR}/lib/program.sh"
-source "${KIT_RUN_DIR}/lib/rank.sh"
 
 # container::begin NAME=VALUE... [-- COMMAND...] - prepares this shell for a rank. With a COMMAND it becomes that command: `kit exec`.
 container::begin() {

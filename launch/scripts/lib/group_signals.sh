@@ -2,6 +2,10 @@
 # group_signals.sh - for torchrun, which signals the whole group of a rank: the program acts on it, and the shell of the rank
 # stays to see its end.
 
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/events.sh"
+source "${KIT_RUN_DIR}/lib/rank.sh"
+
 rank::start() {
   trap 'kit_stopped=true' TERM INT HUP
   trap : USR1 USR2

@@ -13,7 +13,7 @@ source "${KIT_RUN_DIR}/lib/interface.sh"
 peers::begin() {
   [[ -n "${KIT_EVENTS:-}" ]] && ((${WORLD_SIZE:-NNODES * NPROC_PER_NODE} > 1)) || return 0
   kit_has_peers=yes
-  [[ "${KIT_LAUNCHER:-}" != spawn ]] || kit_before="$(peers::connections '[4568]')"
+  [[ "${KIT_LAUNCHER:-}" != spawn ]] || kit_before="$(peers::connections '[4568]')" || true
   exec {kit_watching}> >(
     exec {kit_asking}>&- >/dev/null 2>&1
     peers::watch
@@ -76,7 +76,8 @@ peers::are_met() {
 }
 
 # peers::connections STATES - the lines of the kernel's tables; 1 is established, A listens, and the others are closing.
-peers::connections() { grep -hE " 0$1 " /proc/net/tcp /proc/net/tcp6 2>/dev/null || true; }
+# Becomes grep: for subshells.
+peers::connections() { exec grep -hE " 0$1 " /proc/net/tcp /proc/net/tcp6 2>/dev/null; }
 
 # peers::have_parted - whether a connection between ranks has just ended, which a look once a second may have missed: one with the
 # master's port; under `spawn` on one node, where programs choose a port themselves, one within this machine to a port that nobody listens on

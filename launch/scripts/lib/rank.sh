@@ -20,7 +20,7 @@ rank::run() {
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
     exec {kit_asking}>&- {kit_watching}>&-
     [[ -z "${KIT_SHARE:-}" ]] || umask 027 # the log is for the group
-    tee -a -- "${kit_log}" | rank::prefix "[${KIT_LOGGED:-rank}${RANK}] "
+    rank::prefix "[${KIT_LOGGED:-rank}${RANK}] " < <(exec tee -a -- "${kit_log}")
   ) 2>&1
   local -r kit_logger=$!
 
@@ -31,6 +31,7 @@ rank::run() {
   rank::count_killed
   kit_killed_before=kit_killed
   rank::start "$@"
+  exec >&"${kit_console}" 2>&1 # the last lines go through while the end is noted
   if ((kit_code == 137)) && [[ -z "${kit_stopped}" ]]; then
     rank::count_killed
     ((kit_killed == kit_killed_before)) || event::note out_of_memory rank "${RANK}" problem "while rank ${RANK} ran, the kernel killed a process since memory had run out"
@@ -92,7 +93,6 @@ rank::tell() {
 # rank::flush - lets the last lines through; but a process that the program left behind may hold its output open for ever.
 rank::flush() {
   local -i kit_waited
-  exec >&"${kit_console}" 2>&1
   for ((kit_waited = 0; kit_waited < 40; kit_waited++)); do
     kill -0 "${kit_logger}" 2>/dev/null || break
     sleep 0.05

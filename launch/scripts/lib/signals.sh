@@ -2,6 +2,8 @@
 # signals.sh - for launchers whose ranks are Slurm's tasks: Slurm signals the first process of a task alone, which is the shell
 # of the rank. It hands the signal on to the program.
 
+source "${KIT_RUN_DIR}/lib/rank.sh"
+
 rank::start() {
   local kit_number kit_answer kit_group kit_passed=''
   set -m # a group of its own: without, bash would have the program ignore SIGINT
