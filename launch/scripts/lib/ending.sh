@@ -30,12 +30,11 @@ ending::after_signal() {
 # ending::explain_end - says why Slurm ends the job: cancelled, out of time, preempted, or a node is gone. Slurm itself
 # names only the first node.
 ending::explain_end() {
-  local facts='' state restarts silent=''
+  local facts='' state='' restarts silent=''
   ending::ask_slurm
-  state="$(sed -n 's/.* JobState=\([^ ]*\).*/\1/p' <<<"${facts}")"
-  restarts="$(ending::restarts "${facts}")"
-  if ((${restarts:-0} > ${SLURM_RESTART_COUNT:-0})); then
-    KIT_GOES_ON=yes
+  [[ ! "${facts}" =~ .*' JobState='([^ ]*) ]] || state="${BASH_REMATCH[1]}"
+  if ending::is_requeued "${facts}"; then
+    restarts="${BASH_REMATCH[1]}" KIT_GOES_ON=yes
     ending::note_requeue
     kit::say "Slurm takes this job back into the queue, for attempt $((restarts + 1)): it was preempted, requeued, or a node is gone"
     return
@@ -127,7 +126,7 @@ ending::heed_slurm() {
   local stopped facts
   ending::await_signal "${srun_code}" 2
   stopped="$(event::of rank_ended | grep -F '"stopped": true}')" || return 0
-  facts="$(ending::facts 10)"
+  facts="$(ending::facts)"
   [[ "${facts}" == *' JobState='* ]] || return 0
   # To requeue a job that somebody has cancelled would bring it back.
   [[ -z "${KIT_SIGNAL}" && "${facts}" == *' JobState=RUNNING '* ]] || ending::after_signal "${srun_code}"
@@ -144,13 +143,13 @@ ending::await_signal() {
   [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "$1"
 }
 
-# ending::facts SECONDS - prints what Slurm knows of this job, each fact between spaces; none if it does not answer in time.
+# ending::facts - prints what Slurm knows of this job, each fact between spaces; none if it does not answer in time.
 ending::facts() {
-  printf ' %s ' "$(SLURM_TIME_FORMAT=standard timeout "$1" scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true)"
+  printf ' %s ' "$(SLURM_TIME_FORMAT=standard timeout 10 scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true)"
 }
 
-# ending::restarts FACTS - prints how often Slurm has taken the job back into the queue.
-ending::restarts() { sed -n 's/.* Restarts=\([0-9]*\).*/\1/p' <<<"$1"; }
+# ending::is_requeued FACTS - whether Slurm has taken the job back into the queue since this script began.
+ending::is_requeued() { [[ "$1" =~ .*' Restarts='([0-9]+) ]] && ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); }
 
 # ending::failed [UNTIL] - prints "NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one
 # first; until a time, in seconds since 1970.

@@ -33,13 +33,6 @@ gpus::names() { sed -n 's/ (UUID: .*//; s/^GPU [0-9]*: *//p'; }
 # gpus::count - prints the number of GPUs as Slurm counts them, where parts of one (MIG) are GPUs of their own, of the same input.
 gpus::count() { awk '/^GPU / { count++; is_whole = 1 } /^ +MIG / { if (!is_whole) count++; is_whole = 0 } END { print count + 0 }'; }
 
-# gpus::list - prints the name of each GPU. Fails as gpus::ask does.
-gpus::list() {
-  local kit_said
-  kit_said="$(gpus::ask)" || return
-  gpus::names <<<"${kit_said}"
-}
-
 # gpus::missing - prints "shows 1 of 2 GPUs" where there are fewer than the job asked for.
 gpus::missing() {
   local kit_said
@@ -75,15 +68,15 @@ gpus::check() {
   local kit_said
   local -i kit_rc=0
   local -a kit_gpus=()
-  [[ -n "$(compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/kfd' || compgen -G '/dev/dxg')" ]] ||
+  { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || [[ -e /dev/kfd || -e /dev/dxg ]]; } >/dev/null ||
     kit::die "no GPU's device file (/dev/nvidia0) is in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
       "look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option" fewer-gpus
   if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
     IFS=, read -ra kit_gpus <<<"${CUDA_VISIBLE_DEVICES}"
   elif command -v nvidia-smi >/dev/null; then
-    kit_said="$(gpus::list 2>/dev/null)" || kit_rc=$?
+    kit_said="$(gpus::ask 2>/dev/null)" || kit_rc=$?
     ((kit_rc != 124)) || return 0 # a slow tool says nothing of the GPUs
-    mapfile -t kit_gpus < <(printf '%s' "${kit_said:+${kit_said}$'\n'}")
+    mapfile -t kit_gpus < <(gpus::names <<<"${kit_said}")
   else
     return 0 # other makes say nothing that counts as well inside a container
   fi

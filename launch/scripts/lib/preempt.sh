@@ -156,7 +156,7 @@ preempt::go_on() {
 # preempt::requeue - has Slurm take this job back into the queue, and tries again while slurmctld does not answer. It may have done so
 # though its answer was lost: to submit another job, too, would run the program twice.
 preempt::requeue() {
-  local answer facts restarts away=''
+  local answer facts away=''
   local -i begin_s="${SECONDS}" refusals=0
   while :; do
     KIT_GOES_ON=yes # before it is true: Slurm ends this script soon after
@@ -165,9 +165,8 @@ preempt::requeue() {
       ! answer="$(timeout 30 scontrol requeue "${KIT_ID}" 2>&1)" || return 0
       [[ "${answer}" != *'is pending'* ]] || return 0 # it was done the last time
     fi
-    facts="$(ending::facts 10)"
-    restarts="$(ending::restarts "${facts}")"
-    ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
+    facts="$(ending::facts)"
+    ! ending::is_requeued "${facts}" || return 0
     KIT_GOES_ON=''
     if [[ "${facts}" != *' JobState='* ]]; then
       ((SECONDS - begin_s < KIT_REQUEUE_S)) || break

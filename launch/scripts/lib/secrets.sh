@@ -40,11 +40,10 @@ secrets::take() {
 # job: it is asked where that is not known yet.
 secrets::forget() {
   [[ -z "${KIT_GOES_ON}" ]] && secrets::are_there || return 0
-  local facts restarts
-  facts="${1-"$(ending::facts 10)"}"
-  restarts="$(ending::restarts "${facts}")"
+  local facts
+  facts="${1-"$(ending::facts)"}"
   # Where Slurm does not answer, kit removes them when it sees that the job has ended.
-  [[ "${facts}" == *' JobState='* ]] && ((${restarts:-0} <= ${SLURM_RESTART_COUNT:-0})) || return 0
+  [[ "${facts}" == *' JobState='* ]] && ! ending::is_requeued "${facts}" || return 0
   # Preempted, and not yet back in the queue: a site may give jobs some time to end.
   [[ "${facts}" != *' Requeue=1 '* || "${facts}" != *' PreemptTime='[0-9]* ]] || return 0
   rm -f -- "${KIT_SECRETS_FILE}" || true
