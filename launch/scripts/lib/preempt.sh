@@ -203,11 +203,9 @@ preempt::answer_request() {
 preempt::submit() {
   local next
   ! preempt::sbatch || return 0
-  # No kit::die: the ranks may still be writing, and Slurm would end them with this script.
   KIT_OUTCOME=FAILED
-  event::note node_refused cause refused problem "the job that should go on is refused" fix "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
-  kit::error "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh"
-  return 1
+  # This script lives on: the ranks may still be writing, and Slurm would end them with it.
+  (kit::die "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh")
 }
 
 # preempt::sbatch - submits a job for the same run directory, which begins when this one is gone.
