@@ -144,6 +144,13 @@ def test_nothing_is_said_of_ranks_that_met_or_never_meant_to(words: str, how: tu
     assert warning == "", f"{noted}{Path('/proc/net/tcp').read_text()}"
 
 
+def test_who_is_known_to_have_met_is_not_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = 'event::note met rank 5\npeers::have_parted() { touch "${KIT_LOG_DIR}/looked"; }\ncount="$3"'
+    monkeypatch.setitem(globals(), "RUN", RUN.replace('count="$3"', known))
+    assert said(tmp_path, "PYTHON words.py", *ALL) == ""
+    assert not (tmp_path / "looked").exists()
+
+
 @pytest.mark.parametrize(("words", "how", "fix"), NAMED)
 def test_ranks_that_each_trained_alone_are_named_with_their_frameworks_line(
     words: Union[str, tuple[str, ...]], how: tuple[str, int], fix: str, tmp_path: Path
