@@ -406,6 +406,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
     {
         "srun torchrun --nproc_per_node=2 t.py --x 1": {"launcher": "torchrun", "processes_per_node": "2", "command": "t.py --x 1"},
         "srun python -m torch.distributed.run --nproc-per-node=2 -m pkg.t x": {"launcher": "torchrun", "command": "python -m pkg.t x"},
+        "torchrun --nproc_per_node=8 --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 t.py": {"nodes": "2", "processes_per_node": "8", "command": "t.py"},
         "torchrun --max-restarts=3 t.py": {"max_restarts": "3", "processes_per_node": "1"},
         "srun torchrun /shared/t.py --id $SLURM_JOB_ID": {"script": "python /shared/t.py --id $SLURM_JOB_ID\n"},
         "PROGRAM=$(ls t*.py)\nsrun torchrun $PROGRAM --id 1": {"script": "python $PROGRAM --id 1\n"},
@@ -484,7 +485,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "#SBATCH --signal=USR1@90\ntorchrun t.py": "`checkpoint_s: 90`",
         "./a; cp out /archive": "after the program",
         "./a; sbatch next.sh": "starts a job again",
-        "torchrun --nnodes=4 t.py": "expects 4 nodes",
+        "#SBATCH --nodes=2\ntorchrun --nnodes=4 t.py": "expects 4 nodes",
         "torchrun --nproc_per_node=$P t.py": "write the ranks",
         "cd $PROJECTS; ./a": "write the folder",
         "srun apptainer exec i.sif bash -c 'cd /opt/x; ./a'": "`workdir: DIR`; or, if only the image has it, begin a `script` with `cd /opt/x`",

@@ -72,6 +72,10 @@ class Draft:
         found = str(self.keys.get("nodes", "1")).split("-")[-1]
         return int(found) if found.isdecimal() else 1
 
+    @property
+    def has_header(self) -> bool:
+        return any(line.startswith("#SBATCH") for line in self.lines)
+
     def kind_of(self, line: int) -> str:
         """Return the one kind of a line: an open decision over all, and what is carried over rest.
 

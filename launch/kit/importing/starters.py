@@ -230,7 +230,10 @@ class Starters:
             self.per_node = 1
         nodes = self.scope.hinted(given.get("nnodes", ""))
         if nodes.isdecimal() and int(nodes) != self.draft.nodes:
-            self.decide(f"torchrun expects {nodes} nodes, and the job has {self.draft.nodes}")
+            if self.draft.has_header:
+                self.decide(f"torchrun expects {nodes} nodes, and the job has {self.draft.nodes}")
+            else:  # a line to be typed on each machine
+                self.draft.keys["nodes"] = nodes
         elif ":" in nodes:
             self.decide(
                 f"torchrun may run on {nodes} nodes: `nodes: 2-4` takes as many as are free"
