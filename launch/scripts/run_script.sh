@@ -38,6 +38,7 @@ source "${KIT_RUN_DIR}/lib/stages/${KIT_STAGE}.sh"
 [[ -z "${KIT_CACHE:-}" ]] || source "${KIT_RUN_DIR}/lib/cache.sh"
 [[ -z "${KIT_SECRETS:-}" ]] || source "${KIT_RUN_DIR}/lib/secrets.sh"
 [[ -z "${KIT_SHARE:-}" ]] || source "${KIT_RUN_DIR}/lib/share.sh"
+# shellcheck disable=SC2153 # KIT_SPARES is in env.sh
 ((KIT_SPARES == 0)) || source "${KIT_RUN_DIR}/lib/spares.sh"
 
 # job::main [shell|jupyter NODE...] - on the first node, once. `kit shell` wants something else than the ranks.
@@ -114,9 +115,13 @@ case "${1:-batch}" in
     ;;
   missing) stage::missing ;;        # with stage sbcast
   check) spares::answer "${@:2}" ;; # with spares
-  attach | exec)                    # kit exec: on any machine where srun is; on a node, in that step
+  attach)                           # kit exec, on any machine where srun is
     source "${KIT_RUN_DIR}/lib/exec.sh"
-    "exec::$1" "${@:2}"
+    exec::attach "${@:2}"
+    ;;
+  exec) # on a node, in that step
+    source "${KIT_RUN_DIR}/lib/exec.sh"
+    exec::become "${@:2}"
     ;;
   shell | jupyter) # kit shell
     source "${KIT_RUN_DIR}/shell.sh"

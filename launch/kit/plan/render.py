@@ -69,15 +69,12 @@ def _library(scripts: dict[str, str]) -> dict[str, str]:
 
 
 def _holds(condition: str, values: dict[str, str]) -> bool:
-    """Return True if env.sh has that X=VALUE, X!=VALUE, X>NUMBER or any X, or the run that file.
-
-    No value is 0, and none is an empty list.
-    """
-    name, sign, value = re.split("(!=|=|>|$)", condition, maxsplit=1)
+    """Return True if env.sh has that X=VALUE, X!=VALUE or an X but 0, or the run that file."""
+    name, sign, value = re.split("(!=|=|$)", condition, maxsplit=1)
     found = values.get(name, "")
-    if sign == ">":
-        return int(found) > int(value)
-    return (found == value) == (sign == "=") if sign else found not in ("", "''", "0", "()")
+    if sign == "!=":
+        return found != value
+    return found == value if sign else found not in ("", "''", "0")
 
 
 # ---------------------------------------------------------------- env.sh
@@ -208,7 +205,7 @@ def mounts(container: Container) -> str:
     for mount in container.mounts:
         mode = "data" if mount.is_data else "ro" if mount.read_only else "rw"
         lines += f"\n  {bash(mount.source)} {bash(mount.target)} {mode}"
-    return f"KIT_MOUNTS=({lines}\n)" if lines else "KIT_MOUNTS=()"
+    return f"KIT_MOUNTS=({lines}\n)"
 
 
 def words(plan: Plan) -> tuple[str, str]:

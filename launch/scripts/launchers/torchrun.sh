@@ -10,7 +10,6 @@ set -euo pipefail +o posix
 readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 
 launcher::main() {
-  source "${KIT_RUN_DIR}/lib/container.sh"
   container::begin "$@"
   program::find_python torch
   [[ -n "${KIT_HAS}" ]] || program::lack torch
@@ -55,5 +54,6 @@ if [[ "${1:-}" == --rank ]]; then # by torchrun
   cd -- "$2" # the user's start-up file (BASH_ENV) may have gone elsewhere
   rank::run "${@:3}"
 else
+  source "${KIT_RUN_DIR}/lib/container.sh"
   launcher::main "$@"
 fi

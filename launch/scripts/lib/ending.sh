@@ -148,7 +148,7 @@ ending::facts() {
   printf ' %s ' "$(SLURM_TIME_FORMAT=standard timeout 10 scontrol show job -o "${KIT_ID:-${SLURM_JOB_ID}}" 2>/dev/null || true)"
 }
 
-# ending::is_requeued FACTS - whether Slurm has taken the job back into the queue since this script began.
+# ending::is_requeued FACTS - whether Slurm has taken the job back into the queue since this script began. Leaves how often in BASH_REMATCH[1].
 ending::is_requeued() { [[ "$1" =~ .*' Restarts='([0-9]+) ]] && ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); }
 
 # ending::failed [UNTIL] - prints "NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one

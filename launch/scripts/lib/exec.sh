@@ -63,8 +63,8 @@ exec::name_nodes() {
   done
 }
 
-# exec::exec NAME=VALUE... -- COMMAND... - on a node, in the step: becomes the command inside the container.
-exec::exec() {
+# exec::become NAME=VALUE... -- COMMAND... - on a node, in the step: becomes the command inside the container.
+exec::become() {
   while [[ "$1" != -- ]]; do
     export "${1?}"
     shift

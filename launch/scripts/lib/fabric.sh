@@ -1,7 +1,6 @@
 # fabric.sh - which fast network a node has, and what the container lacks of what NCCL needs for it. Without that, NCCL says nothing and uses
 # TCP, or fails. All of it in bash, without a fork. A job without GPUs does not use NCCL. See docs/fabric.md.
 # only: KIT_GPUS_PER_NODE
-# only: NNODES>1
 
 readonly KIT_LEAST_LOCKED=67108864 # bytes, 64 MiB; the usual limits are 64 KiB and 8 MiB
 

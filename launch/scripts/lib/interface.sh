@@ -31,11 +31,11 @@ interface::choose() {
 # the most specific route. Without `ip`, which an image may lack.
 interface::find() {
   local kit_hex
-  interface::hex "$1"
+  interface::hex "$1" 2>/dev/null || return 0 # no address, but a name that nobody knows here
   if [[ "$1" == *:* ]]; then interface::find_v6; else interface::find_v4; fi
 }
 
-# interface::find_v4 - the table's numbers are hexadecimal, and have the first byte of an address last.
+# interface::find_v4 - for the address in `kit_hex`. The table's numbers are hexadecimal, and have the first byte of an address last.
 interface::find_v4() {
   local -ri address=16#${kit_hex:6:2}${kit_hex:4:2}${kit_hex:2:2}${kit_hex:0:2}
   local name destination mask
@@ -49,7 +49,7 @@ interface::find_v4() {
   done
 }
 
-# interface::find_v6 - the table has each network's first address and, in hexadecimal digits, too, its length in bits.
+# interface::find_v6 - the same. The table has each network's first address and, in hexadecimal digits, too, its length in bits.
 interface::find_v6() {
   local network length name
   local -i bits digits best=-1

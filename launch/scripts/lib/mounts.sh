@@ -1,6 +1,5 @@
 # mounts.sh - checks that what the job mounts into its containers is on this node, and can be read. KIT_MOUNTS is a flat list of source,
 # target, and ro, rw, or data for a squashfs file whose content is to appear at the target.
-# only: KIT_MOUNTS
 
 mounts::check() {
   local -i i

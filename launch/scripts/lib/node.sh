@@ -5,8 +5,7 @@ source "${KIT_RUN_DIR}/lib/interface.sh"
 [[ -z "${KIT_HEALTH:-}" ]] || source "${KIT_RUN_DIR}/lib/health.sh"
 [[ -z "${KIT_PACKAGES:-}" ]] || { source "${KIT_RUN_DIR}/lib/packages.sh" && packages::mount; }
 
-((KIT_GPUS_PER_NODE == 0)) || source "${KIT_RUN_DIR}/lib/gpus.sh"
-[[ ! -e "${KIT_RUN_DIR}/lib/fabric.sh" ]] || source "${KIT_RUN_DIR}/lib/fabric.sh" # one node needs no network
+((KIT_GPUS_PER_NODE == 0)) || { source "${KIT_RUN_DIR}/lib/fabric.sh" && source "${KIT_RUN_DIR}/lib/gpus.sh"; }
 
 # node::begin - comes first on a node, where srun has started the script.
 node::begin() {
@@ -41,7 +40,7 @@ node::collect_facts() {
   KIT_NODE_FACTS=()
   interface::choose
   unset KIT_FABRIC # that of a job which started this one
-  ((NNODES == 1)) || ! declare -F fabric::look >/dev/null || fabric::look ''
+  ((KIT_GPUS_PER_NODE == 0 || NNODES == 1)) || fabric::look ''
   [[ -z "${KIT_CACHE:-}" ]] || cache::use
   KIT_UID="${UID}"
   unset SLURM_JWT # a secret, which process lists would show

@@ -2,7 +2,6 @@
 # peers.sh - whether the ranks ever met: programs that each believe to be alone end as well as ranks that train together. It
 # looks at the sockets of a rank's processes and needs nothing of the program. What it finds is worth a warning, and no more. MPI has
 # other ways to meet, and TensorFlow and Ray other words for it.
-# only: NNODES>1 NPROC_PER_NODE>1
 # only: KIT_LAUNCHER!=mpi
 # only: KIT_LAUNCHER!=tensorflow
 # only: KIT_LAUNCHER!=ray

@@ -28,7 +28,8 @@ KIT_READY_TIMEOUT_S=1200 # until all nodes must have their container
 KIT_WORKDIR=/shared/project
 
 # source, target, rw or ro; data: a squashfs file, whose content is mounted
-KIT_MOUNTS=()
+KIT_MOUNTS=(
+)
 
 KIT_CODE=
 KIT_COMMAND=(train.py --name $'it\'s $HOME\n')
