@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -233,13 +234,19 @@ def test_a_partition_of_the_environment_is_that_of_a_job_that_names_none(text: s
         ("t.py -p a,b -A lab", ("--slurm", "partition=b"), "kit submit t.py --account lab --slurm partition=b"),
         ("t.py -pa,b", (), "kit submit t.py"),
         ("t.py -N 2 -t 9 --gpus-per-node 4", ("-j", "1x8", "--gpus-per-node", "8"), "kit submit t.py --time 9 -j 1x8 --gpus-per-node 8"),
+        ("t.py --account '' --time 9", ("--slurm", "partition=gpu"), "kit submit t.py --account '' --time 9 --slurm partition=gpu"),
+        (
+            "t.py -j 4x4 --gpus-per-node 4 -c 8 --time 9",  # 8 is a number of CPUs here, and of GPUs there
+            ("-j", "2x8", "--gpus-per-node", "8", "--slurm", "partition=gpu"),
+            "kit submit t.py --cpus-per-task 8 --time 9 -j 2x8 --gpus-per-node 8 --slurm partition=gpu",
+        ),
         ("t.py -c 32 --slurm mem=1G", ("--slurm", "mem=2G", "--slurm", "cpus-per-task=16"), "kit submit t.py --slurm mem=2G --slurm cpus-per-task=16"),
     ],
 )
 def test_the_command_is_what_was_typed_with_the_new_shape(typed: str, options: tuple[str, ...], expected: str) -> None:
     from kit.cli.estimate import submit_line as line
 
-    assert line(typed.split(), options) == expected
+    assert line(shlex.split(typed), options) == expected
 
 
 def test_cpus_of_the_jobs_own_are_shared_out_as_slurm_was_asked(slurm: Path, capsys, monkeypatch) -> None:

@@ -11,7 +11,7 @@ _SHAPE = ("-j", "--nodes", "--processes-per-node", "--gpus-per-node")  # the fir
 
 def without(words: list[str], new: list[str]) -> list[str]:
     """Return words for `kit submit` without the options, and their values, that `new` replaces."""
-    replaced = {_key(name, value) for name, value in zip(new, new[1:])}
+    replaced = {_key(name, value) for name, value in zip(new, new[1:]) if name.startswith("-")}
     if "--image" in new:  # with the runtime `none` it would be used for nothing
         replaced.add(("--runtime", "none"))
     if "-j" in new or "--nodes" in new:
@@ -21,12 +21,13 @@ def without(words: list[str], new: list[str]) -> list[str]:
     is_value = False  # of an option that is left out
     for word, following in zip(words, [*words[1:], ""]):
         name, equals, value = word.partition("=")
+        has_value = bool(equals)
         if word.startswith("-j"):
-            name, equals = "-j", word[2:]
-        found = not is_value and _key(name, value if equals else following) in replaced
+            name, has_value = "-j", word != "-j"
+        found = not is_value and _key(name, value if has_value else following) in replaced
         if not found and not is_value:
             kept.append(word)
-        is_value = found and not equals
+        is_value = found and not has_value
     return kept
 
 
