@@ -103,6 +103,7 @@ def test_a_shell_of_a_task_has_its_number(tmp_path: Path, allocated: shell.Alloc
 
 def test_what_salloc_refuses_leaves_nothing(allocated: shell.Allocated, fake_slurm: Slurm) -> None:
     fake_slurm.says("salloc", "salloc: error: invalid partition\n")
+    (allocated.run / "shell.sh").touch()  # as each shell has it
     with pytest.raises(KitError, match="there is no allocation\n  fix: what salloc says is above"):
         allocated.until_the_end(["true"])
     assert not allocated.run.exists() and history.runs() == []

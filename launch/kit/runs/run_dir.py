@@ -57,8 +57,9 @@ def new_path(output: Optional[str], name: str, problems: Problems) -> str:
 
 def write(plan: Plan) -> Path:
     """Create the plan's run directory: scripts, record, an empty log/, and the frozen code."""
+    files = render(plan)
     with make_run(plan) as folder:
-        for name, text in render(plan).items():
+        for name, text in files.items():
             (folder / name).parent.mkdir(exist_ok=True, parents=True)
             (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             is_script = "/" not in name and name != run_paths.ENV
@@ -183,7 +184,15 @@ def _own_names(run: Path, record: RunRecord) -> list[str]:
     scripts += run_paths.LINES.values()
     folders = (run_paths.SECRETS, run_paths.CODE, run_paths.LIBRARY)
     unfinished = (path.name for path in run.glob(".run.json.*"))
-    return [*folders, *scripts, run_paths.JUPYTER, *unfinished, _MARK, run_paths.RECORD]
+    return [
+        *folders,
+        *scripts,
+        run_paths.SHELL,
+        run_paths.JUPYTER,
+        *unfinished,
+        _MARK,
+        run_paths.RECORD,
+    ]
 
 
 def load(run: Path) -> RunRecord:

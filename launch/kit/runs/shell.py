@@ -50,12 +50,12 @@ def shell(
     # Nobody else starts what is typed again.
     plan = replace(plan, policy=replace(plan.policy, on_preempt="none", notify=Notify()))
     run = run_dir.write(plan)
-    local.place_secrets(plan, run, task)
     words = ["shell", node]
     (run / run_paths.SHELL).write_text(assets.part(run_paths.SHELL), encoding="utf-8")
     if jupyter:
         (run / run_paths.JUPYTER).write_text(assets.script(run_paths.JUPYTER), encoding="utf-8")
         words = ["jupyter", node] if here else ["jupyter", node, _login()]
+    local.place_secrets(plan, run, task)
     session = (Local if here else Allocated)(plan, run, task, say)
     try:
         return session.until_the_end(["bash", run_paths.SCRIPT, *words])
