@@ -518,6 +518,14 @@ def test_a_run_that_was_cancelled_after_a_silence_is_said_to_have_been_silent(
     assert lines == ([f"  before that its ranks had printed nothing for {said}; next time, while it hangs: kit hang"] if said else [])
 
 
+def test_events_of_the_program_are_not_taken_for_slurms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_directory(tmp_path, {0: ('Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1\n', "1 node1 0\n")})
+    for name, state in (("job_state", "CANCELLED"), ("evaluation", "TIMEOUT"), ("TIMEOUT", "")):
+        event_lines.add(run / "log/7", "program", name, 1_800_000_000, state=state, cause="node-failed")
+    show(str(run))
+    assert first_cause(capsys.readouterr().out) == "exception"
+
+
 def test_under_spawn_the_node_is_named_whose_program_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = "kit: error: node2: the program of node 1 {}; the end of log/7/rank1.out:\n"
     for how, note, words in (("exited with code 4", "4 node2 0\n", "exit code 4"), ("left with code 0, while others still waited for it", "", "it left with")):

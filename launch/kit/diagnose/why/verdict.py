@@ -10,7 +10,7 @@ from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_cause
 from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
-from kit.runs.events import Failed
+from kit.runs.events import Event, Failed
 
 CAUSES = known_causes()
 CAUSE_NAMED = {cause.name: cause for cause in reversed(CAUSES)}
@@ -119,18 +119,24 @@ def _read_events(evidence: Evidence) -> list[Finding]:
     """Return what the run's scripts noted of its end."""
     found = []
     for event in evidence.events:
-        problem, state = event.text("problem"), event.text("state")
-        cause = (
-            CAUSE_NAMED.get(event.text("cause"))
-            or CAUSE_NOTED.get(event.name)
-            or CAUSE_NOTED.get(state)
-        )
-        if cause:
-            words = ": ".join(filter(None, [event.node, problem or state]))
+        problem = event.text("problem")
+        if cause := _noted(event):
+            words = ": ".join(filter(None, [event.node, problem or event.text("state")]))
             groups = {"node": event.node, "said": problem, "own_fix": event.text("fix")}
             known = {name: value for name, value in groups.items() if value}
             found.append(Finding(cause, logs.of_event(event, words), 0, known))
     return found
+
+
+def _noted(event: Event) -> Optional[Cause]:
+    """Return the cause that kit's scripts noted; programs add events of their own."""
+    if event.name in ("node_lost", "out_of_memory"):
+        return CAUSE_NOTED[event.name]
+    if event.name == "stopped_by" and not event.text("cause"):
+        return CAUSE_NOTED.get(event.text("state"))
+    if event.name in ("stopped_by", "node_refused", "node_silent", "nodes_absent"):
+        return CAUSE_NAMED.get(event.text("cause"))
+    return None
 
 
 def _read_log(log: Log) -> Findings:
