@@ -503,7 +503,7 @@ def rows(table: tuple[Check, ...]) -> str:
     for check in table:
         for index, problem in enumerate(check.problems.values()):
             words = [
-                re.sub(r"\{nodes\}", "NODES", re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), text)).replace("|", "\\|")
+                re.sub(r"\{nodes\}", "NODES", re.sub(r"\{(\w+)\}", lambda name: name[1].upper().replace("_", " "), text)).replace("|", "\\|")
                 for text in (problem.what, problem.fix)
             ]
             lines.append(f"| {f'`{check.name}`' if not index else ''} | {check.looks if not index else ''} | {problem.verdict} | {words[0]} | {words[1]} |\n")

@@ -207,12 +207,14 @@ BAD = """
     slurm: {p: cpu}
     slurm: {--p: cpu}
     slurm: {a b: cpu}
+    command: [srun, train.py]
+    mounts: [{source: data, target: data}]
+    array: ""
 """
 # What kit alone refuses: a schema sees no more than the form of a value.
 OF_KIT = """
     command: "  "
     command: ["", x]
-    command: [srun, train.py]
     nodes: 0-4
     nodes: 12345678901
     packages: [-e .]
@@ -221,7 +223,6 @@ OF_KIT = """
     packages: x @ file:///x.whl
     packages: ['x==${V}']
     mounts: [{source: data}]
-    mounts: [{source: data, target: data}]
     env: {MASTER_ADDR: x}
     env: {slurm_x: x}
     env: {UID: 0}
@@ -233,7 +234,6 @@ OF_KIT = """
     inherit: [1A]
     notify: {command: ["", x]}
     notify: {command: x, on: stall}
-    array: ""
     array: 4000001
     slurm: {comment: "a\\nb"}
     spares: 12345678901

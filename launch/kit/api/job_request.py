@@ -44,7 +44,8 @@ class JobRequest:
             if not os.path.isfile("job.yaml"):
                 problem = "no job is named, and there is no job.yaml here"
                 raise UsageError(problem, _jobs_here(self.command))
-            target, arguments = "job.yaml", [target, *arguments] if target else arguments
+            arguments = [target, *arguments] if target else arguments
+            target = "job.yaml"
         return job_file.load(target, self.overrides, arguments, self.problems)
 
     def load_or_none(self) -> Job:

@@ -36,7 +36,7 @@ def read(
     given_nodes = re.match(r"\d+", options.get("nodes") or "")
     nodes = int(given_nodes[0]) if given_nodes else 1
     tasks = gpu_request.number(options, "ntasks-per-node") or 1
-    cpus = tasks * gpu_request.number(options, "cpus-per-task")
+    cpus = tasks * (gpu_request.number(options, "cpus-per-task") or 1)
     gpus = _gpus(options, nodes)
     count = sum(gpus.values())
     cpus = max(cpus, count * gpu_request.number(options, "cpus-per-gpu", 0))

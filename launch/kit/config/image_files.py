@@ -158,7 +158,7 @@ def _hash(image: Path) -> hashlib._Hash:
 
 
 def remember(image: Path, facts: os.stat_result, digest: str) -> None:
-    """Save, for this user, the sha256 of a file. facts: its inode from before it was read."""
+    """Save, for this user, the sha256 of a file. facts: the inode that has this content."""
     known = _known_digests()
     known.note(image, facts, digest)
     known.save()

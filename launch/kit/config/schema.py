@@ -98,12 +98,19 @@ _TEXT: Schema = {"type": _SCALAR}
 _FULL: Schema = {"type": _SCALAR, "minLength": 1}
 _STRING: Schema = {"type": "string", "minLength": 1}
 _NAME: Schema = {"type": ["string", "boolean"], "pattern": f"^{shell_words.NAME}$"}
+_ABOVE_0: Schema = {"type": ["number", "string"], "exclusiveMinimum": 0}
 _WORDS = _list_of(_TEXT, 1)
+_PROGRAM: Schema = {
+    **_WORDS,
+    "items": [{**_TEXT, "not": {"enum": list(other_tools.FIRST_WORDS)}}],
+    "additionalItems": _TEXT,
+}
 _TOOLS = "|".join(other_tools.FIRST_WORDS)
 _FLAG: Schema = {
     "type": ["boolean", "string"],
     "pattern": f"^({_words('|'.join(values.FLAGS))})$",
 }
+_TARGET: Schema = {"type": "string", "pattern": "^/"}
 _MOUNT = _any_of(
     {
         "type": "string",
@@ -111,11 +118,15 @@ _MOUNT = _any_of(
         "examples": ["/data", "/data:/data:ro"],
     },
     {
-        **_mapping({"source": _FULL, "target": _STRING, "read_only": _FLAG, "on_nodes": _FLAG}),
+        **_mapping({"source": _FULL, "target": _TARGET, "read_only": _FLAG, "on_nodes": _FLAG}),
         "required": ["source"],
     },
 )
-_SECRET = {**_mapping({"env": _NAME, "file": _FULL, "command": _FULL}), "minProperties": 1}
+_SECRET = {
+    **_mapping({"env": _NAME, "file": _FULL, "command": _FULL}),
+    "minProperties": 1,
+    "maxProperties": 1,
+}
 _NOTIFY = _mapping(
     {
         "webhook": _NAME,
@@ -138,7 +149,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.text: _FULL,
     values.line: _FULL,
     values.lines: _FULL,
-    command.parse: _any_of({**_FULL, "pattern": f"^(?!({_TOOLS})( |$))"}, _WORDS),
+    command.parse: _any_of({**_FULL, "pattern": f"^(?!({_TOOLS})( |$))"}, _PROGRAM),
     values.nodes: _number(1, "[0-9]+(-[0-9]+)?"),
     values.count: _number(1),
     values.count_or_zero: _number(0),
@@ -157,12 +168,12 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
         {**_list_of(_NAME), "uniqueItems": True}, _variables(_any_of({"const": "env"}, _SECRET))
     ),
     notify.parse: {**_NOTIFY, "anyOf": _required("webhook", "command")},
-    values.array: _number(0, task_numbers.SYNTAX.pattern),
+    values.array: {**_number(0, task_numbers.SYNTAX.pattern), "minLength": 1},
     sweeps.parse: _any_of(
         {**_variables(_list_of(_TEXT, 1)), "minProperties": 1}, _list_of(_POINT, 1)
     ),
     values.options: _OPTIONS,
-    bandwidth_target.parse: _mapping(dict.fromkeys(bandwidth_target.KEYS, _FULL)),
+    bandwidth_target.parse: _mapping(dict.fromkeys(bandwidth_target.KEYS, _ABOVE_0)),
     values.flag: _FLAG,
     values.unpack: _any_of(_FLAG, {"const": "auto"}),
     profiles.scratch: {**_STRING, "pattern": "^[/$]"},

@@ -132,8 +132,12 @@ def _value(name: str, item: Located, problems: Problems) -> str:
         problem = f"the sweep's {name} has {values.kind(item)} for a value"
         problems.add(item.where, problem, 'write text or a number; empty text is ""')
         return ""
-    token_check.refuse_text(f"a value of the sweep's {name}", item.value, item.where, problems)
-    return values.no_nul(item.value, item.where, problems)
+    what = f"a value of the sweep's {name}"
+    token_check.refuse_text(what, item.value, item.where, problems)
+    if "\0" in item.value:
+        problem = f"{what} contains a NUL byte, which no program can receive"
+        problems.add(item.where, problem, "remove it")
+    return item.value
 
 
 def _check_name(name: str, where: str, problems: Problems) -> None:

@@ -31,7 +31,10 @@ class BuilderOptions(NamedTuple):
         return [*words, *["--no-cache"] * self.no_cache, *self.words]
 
     def architecture(self) -> str:
-        """Return that of `platform`, "" for None. Raise UsageError if it is none of Linux."""
+        """Return that of `platform`, "" for None.
+
+        Raise UsageError if it is no platform of Linux.
+        """
         if not self.platform:
             return ""
         system, name, *_ = [*self.platform.split("/"), ""]

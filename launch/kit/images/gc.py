@@ -59,7 +59,10 @@ class Leftovers:
 
 
 def find(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) -> Leftovers:
-    """Return what no run used for so many days, and no job of this user needs."""
+    """Return what no run used for so many days, and no job of this user needs.
+
+    Raise UsageError for too few days or a bad profile.
+    """
     if days < 1:
         raise UsageError(
             f"{days} is too few: a job that is starting may need what was used today",

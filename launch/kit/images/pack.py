@@ -28,7 +28,10 @@ KEPT = 1 << 20  # bytes of left out files that are kept for hard links to them
 
 
 def squash(files: Iterable[Entry], config: Config, target: Path, log: IO[bytes]) -> dict[str, str]:
-    """Write `files`, and `config` for the runtimes, to `target`. Return {package: its version}."""
+    """Write `files`, and `config` for the runtimes, to `target`. Raise KitError on failure.
+
+    Return {package in the image: its version}.
+    """
     tool, complete = packer.choose(), _complete(files, config, log)
     if tool.unpacks:
         with store.work(target.parent, target.stem) as place:  # where there is to be space

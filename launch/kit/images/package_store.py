@@ -10,11 +10,12 @@ import hashlib
 import json
 import os
 import re
+import stat
 import tarfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import kit
 from kit.base.errors import KitError
@@ -156,17 +157,25 @@ def _pack(folder: Path, target: Path) -> int:
     Every node has gzip and tar; the lowest level is three times as fast as the usual one.
     """
 
-    def plain(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-        archive.inodes.clear()  # type: ignore[attr-defined]  # two names of one file are two files
-        entry.uid = entry.gid = 0
-        entry.uname = entry.gname = ""
-        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
-        return entry if entry.isreg() or entry.isdir() else None
-
+    total = 0
     with tarfile.open(target, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted(folder.iterdir()):
-            archive.add(path, path.name, filter=plain)
-        return sum(entry.size for entry in archive.getmembers())
+        for path in sorted(folder.rglob("*")):
+            facts = path.lstat()
+            if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+                continue
+            entry = archive.gettarinfo(path, str(path.relative_to(folder)))
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            entry.mode = 0o755 if entry.isdir() or facts.st_mode & 0o100 else 0o644
+            if entry.islnk():  # of two names of one file, each is a file
+                entry.type, entry.size = tarfile.REGTYPE, facts.st_size
+            if entry.isdir():
+                archive.addfile(entry)
+                continue
+            with path.open("rb") as file:
+                archive.addfile(entry, file)
+            total += facts.st_size
+    return total
 
 
 def _recorded(place: store.Place, requirements: tuple[str, ...]) -> Packages:

@@ -87,7 +87,10 @@ class Recipe:
         return "." if "$" in found else found.lstrip("/")
 
     def files(self) -> list[str]:
-        """Return what the recipe copies from its folder, but for keys; folders end with a /."""
+        """Return what the recipe copies, relative to its folder; folders end with a /.
+
+        Without what .dockerignore names, and without keys.
+        """
         return self._sort_files()[0]
 
     def _sort_files(self) -> tuple[list[str], list[str], list[str]]:

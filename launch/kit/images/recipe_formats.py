@@ -127,7 +127,8 @@ def of_platform(named: Optional[str] = None) -> dict[str, str]:
 
     https://docs.docker.com/reference/dockerfile#automatic-platform-args-in-the-global-scope
     """
-    own, found = f"linux/{oci.architecture()}", dict[str, str]()
+    own = f"linux/{oci.architecture()}"
+    found: dict[str, str] = {}
     for side, value in (("BUILD", own), ("TARGET", named or own)):
         keys = (f"{side}{word}" for word in ("PLATFORM", "OS", "ARCH", "VARIANT"))
         found.update(zip(keys, [value, *value.split("/"), "", ""]))

@@ -23,7 +23,10 @@ def check() -> None:
 
 
 def wrap(squashfs: Path, target: Path, machine: str) -> None:
-    """Write a SIF of the squashfs, for a machine by its name of `uname -m`."""
+    """Write a SIF of the squashfs, for a machine by its name of `uname -m`.
+
+    Raise KitError if Apptainer fails.
+    """
     what = ["--datatype", PARTITION, "--partfs", SQUASHFS, "--parttype", SYSTEM]
     what += ["--partarch", ARCHITECTURES.get(machine, "0")]
     for command in (["new", str(target)], ["add", *what, str(target), str(squashfs)]):

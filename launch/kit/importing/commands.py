@@ -13,9 +13,10 @@ MPI = ("mpirun", "mpiexec", "horovodrun")
 PYTHONS = re.compile(r"python[0-9.]*\Z")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)\Z", re.DOTALL)
 # They start the ranks of their node themselves, and have options for which node it is.
-NODE_STARTERS = set(
-    "accelerate launch,deepspeed,fabric run,lightning run,composer,colossalai run".split(",")
-)
+NODE_STARTERS = {
+    *(("accelerate", "launch"), ("deepspeed",), ("fabric", "run"), ("lightning", "run")),
+    *(("composer",), ("colossalai", "run")),
+}
 # They start a program, and stay around it.
 AROUND = set(
     """
@@ -45,7 +46,7 @@ _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 def is_node_starter(name: str, rest: list[str]) -> bool:
     if PYTHONS.match(name) and "accelerate.commands.launch" in rest[:4]:
         return True
-    return name in NODE_STARTERS or " ".join([name, *rest[:1]]) in NODE_STARTERS
+    return (name,) in NODE_STARTERS or (name, *rest[:1]) in NODE_STARTERS
 
 
 def weight(words: list[str]) -> int:

@@ -18,8 +18,9 @@ def read(launch: Starters, placing: Placing) -> None:
     value = scope.values.get(_NAME)
     if not items or "workdir" in draft.keys or not isinstance(value, str):
         return
-    before = [hole.names == {_NAME} for hole in scope.behind(value)]
-    own = HOLE.sub(lambda found: "" if before.pop(0) else found.group(), value)
+    own = HOLE.sub(
+        lambda found: "" if _is_of_before(scope, found.group()) else found.group(), value
+    )
     is_prepared = not draft.has_image and any(item.kind == PREPARE for item in placing.items)
     if not HOLE.search(own) or (own != value and is_prepared):  # modules add to it
         return
@@ -33,6 +34,10 @@ def read(launch: Starters, placing: Placing) -> None:
                 draft.left_out(
                     item.span, f"${_NAME} of before: name in `env` what the job needs of it"
                 )
+
+
+def _is_of_before(scope: Scope, hole: str) -> bool:
+    return scope.behind(hole)[0].names == {_NAME}
 
 
 def _folder(scope: Scope, part: str) -> Optional[str]:

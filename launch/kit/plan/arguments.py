@@ -26,14 +26,14 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
         if found := _OPTION_AND_VALUE.fullmatch(word):
             problem = f"the program gets '{word}' as a single argument"
             problems.warn(where, problem, f"write two words: [..., {found[1]}, {found[2]}]")
-        found = _FIRST_RANK.fullmatch(word if "=" in word else f"{before} {word}")
-        if found and job.most_nodes * job.ranks_per_node > 1:
-            variable = _OWN_RANK.get(found[2], "RANK")
+        rank = _FIRST_RANK.fullmatch(word if "=" in word else f"{before} {word}")
+        if rank and job.most_nodes * job.ranks_per_node > 1:
+            variable = _OWN_RANK.get(rank[2], "RANK")
             fix = (
                 f"let each read its own from the environment, ${variable}; or `launcher: srun` and"
-                f' `script: python ... {found[1]} "${variable}"`, in which a shell puts it there'
+                f' `script: python ... {rank[1]} "${variable}"`, in which a shell puts it there'
             )
-            problems.warn(where, f"every rank gets {found.group()}", fix)
+            problems.warn(where, f"every rank gets {rank.group()}", fix)
         option, equals, value = word.rpartition("=")
         if not WRITTEN.search(option if equals else before):
             _check_file(job, value, view, problems)

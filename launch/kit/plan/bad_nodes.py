@@ -28,7 +28,11 @@ def file(cluster: str) -> str:
 def bad(path: str) -> list[Bad]:
     """Return the nodes that are still left out, each once, with the last reason."""
     found = {}
-    for line in _lines(path):
+    try:
+        lines = _lines(path)
+    except OSError:
+        return []
+    for line in lines:
         noted, _, rest = line.partition(" ")
         name, _, why = rest.partition(" ")
         if re.fullmatch("[0-9]{1,10}", noted) and name and int(noted) + REMEMBERED_S > time.time():
@@ -38,6 +42,8 @@ def bad(path: str) -> list[Bad]:
 
 def forget(path: str, name: str) -> bool:
     """Remove a node from the record; return whether it was there."""
+    if not os.path.exists(path):
+        return False
     lines = _lines(path)
     kept = [line for line in lines if line.split(" ")[1:2] != [name]]
     if is_noted := len(kept) < len(lines):
@@ -46,7 +52,4 @@ def forget(path: str, name: str) -> bool:
 
 
 def _lines(path: str) -> list[str]:
-    try:
-        return safe_read.read(path).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
+    return safe_read.read(path).decode("utf-8", "replace").splitlines()

@@ -55,6 +55,8 @@ def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
     bash = shutil.which("bash")
     if not bash:
         return
+    changing = ("BASH_ENV", "ENV", "POSIXLY_CORRECT", "SHELLOPTS", "BASHOPTS")
+    env = {name: value for name, value in os.environ.items() if name not in changing}
     # It decides how a later line is read, and with -n bash does not execute the line that sets it.
     more = ["-O", "extglob"] if "extglob" in lines else []
     try:
@@ -62,7 +64,7 @@ def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
             [bash, *more, "-n"],
             input=lines.encode(errors="surrogateescape"),
             capture_output=True,
-            env={"LC_ALL": "C"},  # others change how bash reads
+            env={**env, "LC_ALL": "C"},
             timeout=PATIENCE_S,
             check=False,
         )

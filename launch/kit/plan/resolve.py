@@ -90,8 +90,9 @@ def resolve(
         rank_program, why_live = snapshot.freeze(
             rank_program, job, run_dir, view, variables.keyrings, problems
         )
+    # A user who names nodes wants those.
     noted = () if "nodelist" in options else bad_nodes.bad(bad_nodes.file(cluster.name))
-    left_out = tuple(noted)  # a user who names nodes wants those
+    left_out = tuple(noted)
     header = sbatch.header(job, cluster, layout, chosen.launcher, left_out, problems)
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)

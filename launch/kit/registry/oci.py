@@ -110,7 +110,10 @@ def machine(wanted: str) -> str:
 
 
 def fitting(index: dict[str, Any], where: str, wanted: str = "") -> list[dict[str, Any]]:
-    """Return the index's entries for an architecture, then those that name no platform."""
+    """Return the index's entries for an architecture, then those that name no platform.
+
+    Raise KitError if there are none. `wanted`: "" is this machine's.
+    """
     entries = index.get("manifests") or []
     fits = ("", f"linux/{wanted or architecture()}")
     found = [entry for entry in entries if _platform(entry) in fits]
@@ -184,7 +187,10 @@ def _docker_archive(blobs: Blobs, reference: str, wanted: str) -> Image:
 
 
 def _saved_layer(place: Extent, name: str, diff_id: str) -> Layer:
-    """Return a layer with the digest in its name, or of an uncompressed one, which is diff_id."""
+    """Return a layer with the digest in its name, or, if it is not compressed, with its diff_id.
+
+    A diff_id is the digest of the uncompressed layer.
+    """
     if name.startswith("blobs/sha256/"):
         return Layer(f"sha256:{posixpath.basename(name)}", place.size, place.chunks)
     is_compressed = next(place.chunks(), b"").startswith(COMPRESSED)

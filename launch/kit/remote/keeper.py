@@ -59,7 +59,7 @@ def _write_output(
     """Write what a command prints, and the runs that it records, until it has ended."""
     assert process.stdout and process.stderr
     names = {process.stdout.fileno(): "out", process.stderr.fileno(): "err"}
-    history = request["history"]
+    known = request["history"]  # bytes of the history
     while True:
         has_ended = process.poll() is not None  # asked first: then all that it said is in the pipes
         readable, _, _ = select.select(list(names), [], [], 0 if has_ended else PERIOD_S)
@@ -70,7 +70,7 @@ def _write_output(
                 )
             else:
                 del names[number]
-        runs, history = new_runs(history)
+        runs, known = new_runs(known)
         for run in runs:
             spool.write(session.line(run=run))
         if has_ended and not readable:  # what it left in the background may hold them open for days

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -38,7 +39,7 @@ def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
     if not match:
         return None
     for run in reversed(history.runs()):
-        if run.array and (run.id == match[1] or run.paths.logs(word).is_dir()):
+        if run.array and (run.id == match[1] or os.path.isdir(run.paths.logs(word))):
             return run, int(match[2])
     return None
 

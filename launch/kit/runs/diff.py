@@ -70,8 +70,8 @@ class Side:
 
     def decisions(self) -> dict[str, str]:
         plan, container = self.plan, self.plan.container
-        parts = (part for part in typed_json.plain(plan).values() if isinstance(part, dict))
-        every = (item for part in parts for item in part.items())
+        parts = typed_json.plain(plan)
+        every = (item for name in parts if name != "header" for item in parts[name].items())
         values = {name: value for name, value in every if name not in _ELSEWHERE}
         values |= {f"sbatch --{option}": value for option, value in plan.header}
         values["secrets"] = [secret[:3] for secret in plan.program.secrets]

@@ -49,12 +49,14 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
             # As Slurm does: the scripts may have been killed, or have given up on ranks that go on.
             local_processes.end(noted.id)
     code = signals.shell_code(-stopper.received[0] if stopper.received else code)
-    noted_state, why = log_outcome.read(noted)
-    state, why = "COMPLETED", why or (f"exit code {code}" if code else "")
+    said, why = log_outcome.read(noted)
     if stopper.received:
         state, why = "CANCELLED", f"by {_who_ended(noted, stopper.received[0])}"
     elif code:
-        state = "TIMEOUT" if limit.is_over or noted_state == "TIMEOUT" else "FAILED"
+        state = "TIMEOUT" if limit.is_over or said == "TIMEOUT" else "FAILED"
+        why = why or f"exit code {code}"
+    else:
+        state = "COMPLETED"
     history.ended(noted, state, why)
     return code
 

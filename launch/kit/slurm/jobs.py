@@ -21,6 +21,8 @@ FINAL = frozenset(
 )
 ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array
 # As squeue and sacct write those of an array's waiting tasks, too.
+# JobID|State|WorkDir of sacct, where the state may be "CANCELLED by 1000".
+_ACCOUNTED = re.compile(r"^([^|\n]+)\| *([^|\s]+)[^|\n]*\|(.*)$", re.MULTILINE)
 _IDS = re.compile(rf"{ID.pattern}|[0-9]{{1,18}}_\[[0-9,:%-]*\]?")
 _SECONDS = "%s"  # since 1970
 # Between the clocks of this machine and slurmctld's: with more, munge lets nobody in.
@@ -213,8 +215,7 @@ def accounted(job_ids: list[str]) -> Optional[dict[str, dict[str, str]]]:
     if done.returncode:
         return {} if "is disabled" in done.stderr else None
     found: dict[str, dict[str, str]] = {}
-    line = re.compile(r"^([^|\n]+)\| *([^|\s]+)[^|\n]*\|(.*)$", re.MULTILINE)
-    for job_id, state, folder in line.findall(done.stdout):  # "CANCELLED by 1000" is CANCELLED
+    for job_id, state, folder in _ACCOUNTED.findall(done.stdout):
         if _IDS.fullmatch(job_id) and job_id.partition("_")[0] in job_ids:
             for item in task_numbers.ids(job_id):
                 found.setdefault(item, {})[folder] = state

@@ -89,8 +89,8 @@ def estimate(header: str) -> str:
     done = client.run(command, header, times, without=sbatch_variables.of_script(header))
     if done.returncode:
         words = re.sub(r"^(sbatch: )?(error: )?", "", done.stderr, flags=re.MULTILINE)
-        lines = words.strip().splitlines()
-        raise KitError(lines[-1] if lines else f"exit code {done.returncode}")
+        said = " ".join(words.split())  # a site's plug-in says why in lines of its own, first
+        raise KitError(said or f"exit code {done.returncode}")
     return done.stderr or done.stdout
 
 

@@ -169,7 +169,7 @@ def program(node: Node, cluster: Cluster) -> Iterator[Found]:
     for problem, evidence in _missing(node, asked):
         lack = program.problems[problem].what.format(**fields)
         found = "unless-brought" if asked.is_set_up else problem
-        yield Found(found, evidence, {"lack": lack, **fields})
+        yield Found(found, evidence, {"any_of_these": lack, **fields})
 
 
 def _missing(node: Node, asked: Needs) -> Iterator[tuple[str, str]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Callable, Optional
 
 from kit.base.errors import KitError, UsageError
 from kit.config.paths import short
-from kit.files import replace
 
 
 class Files:
@@ -51,32 +51,39 @@ class Files:
             if isinstance(error, OSError):
                 raise _failure(path, error) from None
             raise
-        self.outcomes += [f"wrote {short(path)}" for path in self._texts]
+        self.outcomes += [f"wrote {_short(path)}" for path in self._texts]
 
     def _stays(self, path: Path, text: str, keep: bool) -> bool:
         if not os.path.lexists(path):
             return False
         if path.is_file() and path.read_bytes() == text.encode():
-            self.outcomes.append(f"{short(path)} is up to date")
+            self.outcomes.append(f"{_short(path)} is up to date")
             return True
         if self.force:
             return False
-        problem = f"{short(path)} exists already, with other contents"
+        problem = f"{_short(path)} exists already, with other contents"
         if self.agrees and self.agrees(problem):
             return False
         if not self.agrees and not keep:
             raise UsageError(problem, "to replace it: kit init --force; or move it away")
         fix = "" if self.agrees else "; to replace it: kit init --force"
-        self.outcomes.append(f"kept {short(path)}, whose contents differ{fix}")
+        self.outcomes.append(f"kept {_short(path)}, whose contents differ{fix}")
         return True
 
 
 def _write_beside(path: Path, text: str) -> Path:
     """Return a file with this text beside the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    replace.text(beside, text, 0o666 & ~_umask())
-    return beside
+    prefix = f".{path.stem}."
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+    except BaseException:
+        os.unlink(name)
+        raise
+    return Path(name)
 
 
 def _umask() -> int:
@@ -87,4 +94,11 @@ def _umask() -> int:
 
 def _failure(path: Path, error: OSError) -> KitError:
     fix = f"make {path.parent} writable, or start from another folder; free space: df -h"
-    return KitError(f"cannot write {short(path)}: {error.strerror}", fix)
+    return KitError(f"cannot write {_short(path)}: {error.strerror}", fix)
+
+
+def _short(path: Path) -> str:
+    """Return the path as the user would type it."""
+    relative, home = short(path), os.path.expanduser("~")
+    is_at_home = relative.startswith(home + os.sep)
+    return f"~{relative[len(home) :]}" if is_at_home else relative

@@ -28,7 +28,10 @@ class Steps(NamedTuple):
         env: dict[str, str],
         see: Callable[[str], None] = lambda line: None,
     ) -> tuple[int, list[str]]:
-        """Return the exit code and the lines, each shown to `see` first. Note a failure's last."""
+        """Return the exit code and the lines, each shown to `see` first.
+
+        Note the last lines of a failure.
+        """
         lines: list[str] = []
         out, errors, nothing = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
         # Tools without root hand the umask on to the steps: 077 would close an image's files.

@@ -60,10 +60,13 @@ def explain(engine: str, lines: list[str], last: str, recipe: Recipe, log: Path)
     if step.upper().startswith("FROM") or any(SOURCE.search(line) for line in lines[-5:]):
         for pattern, base_problem, base_fix in REASONS:
             if re.search(pattern, text, re.IGNORECASE):
-                bases = [item for item in recipe.bases if item.split("@")[0] in text]
-                base = [*bases, *recipe.bases, ""][0]
-                registry = client.parse(base).host if base else ""
-                facts = {"engine": engine, "base": base, "registry": registry}
+                facts = {"engine": engine, **_base(text, recipe.bases)}
                 problem, fix = base_problem.format(**facts), base_fix.format(**facts)
                 break
     return KitError(problem, f"{fix}; the log: {log}")
+
+
+def _base(text: str, bases: list[str]) -> dict[str, str]:
+    """Return the base that the text names, or else the first one, with its registry."""
+    base = next((item for item in bases if item.split("@")[0] in text), [*bases, ""][0])
+    return {"base": base, "registry": client.parse(base).host if base else ""}
