@@ -106,6 +106,7 @@ def test_bytecode_is_kept_where_the_image_has_none(runtime: str, files: list[str
         path.touch()
     stub(tmp_path / "bin", "python3", "exit 1")
     script = f"""
+    source "${{KIT_RUN_DIR}}/lib/program.sh" # as container.sh does
     source "${{KIT_RUN_DIR}}/lib/cache.sh"
     cd "$1" && mkdir -p cache && KIT_CACHE_DIR="$1/cache" NNODES=1 KIT_RUNTIME={runtime} PATH="$1/bin:/usr/bin:/bin"
     cache::set_variables
