@@ -86,7 +86,7 @@ BAD = {
     "one value": ("sweep:\n  lr: 0.1\n", "3: the sweep's lr has no list of values"),
     "value nothing": ("sweep:\n  lr:\n  - 1\n  -\n", "5: the sweep's lr has nothing for a value"),
     "value list": ("sweep: {lr: [[1]]}\n", "2: the sweep's lr has a list for a value"),
-    "value NUL": ('sweep: {lr: ["\\0"]}\n', "2: sweep: contains a NUL byte, which no program can receive"),
+    "value NUL": ('sweep: {lr: ["\\0"]}\n', "2: a value of the sweep's lr contains a NUL byte, which no program can receive"),
     "name": ("sweep: {lr: [1], l-r: [1]}\n", "2: 'l-r' cannot be a name in a sweep"),
     "point is text": ("sweep:\n- {lr: 1}\n- 2\n", "4: a point of the sweep is not a mapping"),
     "point lacks a name": ("sweep:\n- {lr: 1}\n- {lr: 1, x: 2}\n", "4: this point of the sweep has lr, x, and the first one lr"),
