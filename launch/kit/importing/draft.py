@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kit.base import redact
 from kit.importing.shell import Span
 
+DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")  # at the beginning of a line
 CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"
 
 
@@ -74,7 +76,7 @@ class Draft:
 
     @property
     def has_header(self) -> bool:
-        return any(line.startswith("#SBATCH") for line in self.lines)
+        return any(map(DIRECTIVE.match, self.lines))
 
     def kind_of(self, line: int) -> str:
         """Return the one kind of a line: an open decision over all, and what is carried over rest.

@@ -10,7 +10,7 @@ from typing import Optional
 from kit.base.errors import Problems
 from kit.config import inherit, sbatch_options, variables
 from kit.importing import containers, options, starter_options
-from kit.importing.draft import DECIDE, Draft
+from kit.importing.draft import DECIDE, DIRECTIVE, Draft
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
 
@@ -39,7 +39,6 @@ AGAIN = (
     " `on_preempt: checkpoint` goes on by itself; it asks the ranks for a checkpoint by SIGUSR1; "
     f"{WITHOUT_HANDLER}"
 )
-_DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")
 
 
 def read(draft: Draft) -> GivenOptions:
@@ -52,7 +51,7 @@ def read(draft: Draft) -> GivenOptions:
             is_over = is_over or bool(line.strip())
         elif line.startswith(("#PBS ", "#BSUB ")):
             draft.decide(here, "an option for another batch system: write it as one of Slurm's")
-        elif not _DIRECTIVE.match(line):
+        elif not DIRECTIVE.match(line):
             continue
         elif is_over:
             draft.left_out(here, "sbatch reads no #SBATCH line after the first command")

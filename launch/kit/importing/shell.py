@@ -65,7 +65,7 @@ def parse(text: str, where: str) -> Script:
 
 
 def descend(node: Any, without: Collection[str] = ()) -> Iterator[Node]:
-    """Return a node and all nodes below it, but for those of some types and below these."""
+    """Yield a node and all below it. A node of a type in `without` is left out as a whole."""
     if isinstance(node, list):
         for item in node:
             yield from descend(item, without)

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 from kit.base import formats
 from kit.base.errors import Problems
@@ -117,7 +118,7 @@ def _with_engine(job: Job, problems: Problems) -> Job:
     ):
         return job
     record = image_files.origin(file)
-    if engine := engine_of(file):
+    if engine := engine_of(record):
         cache = "node" if job.cache == "keep" else job.cache  # keeping is for files
         return replace(
             job, image=f"docker://{record['image_id']}", runtime=engine, cache=cache, unpack=None
@@ -128,9 +129,11 @@ def _with_engine(job: Job, problems: Problems) -> Job:
     return job
 
 
-def engine_of(file: Path) -> str:
-    """Return the engine here that still has the image that the file was made of, or ""."""
-    record = image_files.origin(file)
+def engine_of(record: dict[str, Any]) -> str:
+    """Return the engine here that still has the image of which a file was made, or "".
+
+    `record`: where the file comes from, by image_files.origin.
+    """
     engine = str(record.get("engine"))
     if engine not in _engines() or not shutil.which(engine):
         return ""

@@ -215,7 +215,8 @@ def image(site: Site, project: Path, given: Optional[str], runs: Decision) -> De
     found = _image_files(project)
     engine, is_runnable = "", bool(runs.value or site.cluster)
     if found and not is_runnable:
-        engine = this_machine.engine_of(Path(image_files.anchored(found[0], project)))
+        file = Path(image_files.anchored(found[0], project))
+        engine = this_machine.engine_of(image_files.origin(file))
     if found and (is_runnable or engine):
         others = f"; also {', '.join(found[1:])}" if found[1:] else ""
         change = "you want another" if others else ""

@@ -10,6 +10,7 @@ from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_cause
 from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
+from kit.runs import events
 from kit.runs.events import Event, Failed
 
 CAUSES = known_causes()
@@ -134,7 +135,7 @@ def _noted(event: Event) -> Optional[Cause]:
         return CAUSE_NOTED[event.name]
     if event.name == "stopped_by" and not event.text("cause"):
         return CAUSE_NOTED.get(event.text("state"))
-    if event.name in ("stopped_by", "node_refused", "node_silent", "nodes_absent"):
+    if event.name in events.ENDINGS:
         return CAUSE_NAMED.get(event.text("cause"))
     return None
 
