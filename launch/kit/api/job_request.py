@@ -40,13 +40,13 @@ class JobRequest:
     def load(self) -> Job:
         """Return the named job, or the one that is here; `kit submit -- --lr 1` names none."""
         target, arguments = self.target, self.arguments
-        if target is None or target.startswith("-"):
-            if not os.path.isfile("job.yaml"):
-                problem = "no job is named, and there is no job.yaml here"
-                raise UsageError(problem, _jobs_here(self.command))
-            arguments = [target, *arguments] if target else arguments
-            target = "job.yaml"
-        return job_file.load(target, self.overrides, arguments, self.problems)
+        if target is not None and not target.startswith("-"):
+            return job_file.load(target, self.overrides, arguments, self.problems)
+        if not os.path.isfile("job.yaml"):
+            problem = "no job is named, and there is no job.yaml here"
+            raise UsageError(problem, _jobs_here(self.command))
+        arguments = [target, *arguments] if target else arguments
+        return job_file.load("job.yaml", self.overrides, arguments, self.problems)
 
     def load_or_none(self) -> Job:
         """Return the job for a shell, which can do without one; nobody starts a shell again."""

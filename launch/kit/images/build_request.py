@@ -79,7 +79,10 @@ def _parts(secret: str) -> dict[str, str]:
 
 
 def _secret(secret: str) -> str:
-    """Return a secret with an absolute path, since engines start elsewhere, or raise UsageError."""
+    """Return a secret with its file's absolute path: the engine starts in another folder.
+
+    Raise UsageError if it is no secret.
+    """
     parts = _parts(secret)
     named = [name for name in ("src", "source", "env") if parts.get(name)]
     if not parts.get("id") or len(named) > 1 or set(parts) - {"id", "src", "source", "env", "type"}:

@@ -156,7 +156,6 @@ def _pack(folder: Path, target: Path) -> int:
 
     Every node has gzip and tar; the lowest level is three times as fast as the usual one.
     """
-
     total = 0
     with tarfile.open(target, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(folder.rglob("*")):

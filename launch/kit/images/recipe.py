@@ -165,7 +165,10 @@ class Recipe:
         return found
 
     def digest(self, pinned: dict[str, str], contents: Optional[dict[str, str]] = None) -> str:
-        """Return a digest of all inputs, with those of the bases: equal ones mean equal images."""
+        """Return a digest of all inputs: equal digests mean equal images.
+
+        pinned: the digests of the bases.
+        """
         facts = {
             "recipe": self.text,
             "files": contents or self.contents(),

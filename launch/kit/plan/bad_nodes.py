@@ -27,11 +27,11 @@ def file(cluster: str) -> str:
 
 def bad(path: str) -> list[Bad]:
     """Return the nodes that are still left out, each once, with the last reason."""
-    found = {}
     try:
         lines = _lines(path)
     except OSError:
         return []
+    found = {}
     for line in lines:
         noted, _, rest = line.partition(" ")
         name, _, why = rest.partition(" ")

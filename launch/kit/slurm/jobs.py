@@ -21,9 +21,9 @@ FINAL = frozenset(
 )
 ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array
 # As squeue and sacct write those of an array's waiting tasks, too.
+_IDS = re.compile(rf"{ID.pattern}|[0-9]{{1,18}}_\[[0-9,:%-]*\]?")
 # JobID|State|WorkDir of sacct, where the state may be "CANCELLED by 1000".
 _ACCOUNTED = re.compile(r"^([^|\n]+)\| *([^|\s]+)[^|\n]*\|(.*)$", re.MULTILINE)
-_IDS = re.compile(rf"{ID.pattern}|[0-9]{{1,18}}_\[[0-9,:%-]*\]?")
 _SECONDS = "%s"  # since 1970
 # Between the clocks of this machine and slurmctld's: with more, munge lets nobody in.
 SKEW_S = 300.0

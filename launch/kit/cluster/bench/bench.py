@@ -85,10 +85,8 @@ def with_program(plan: Plan, request: BenchRequest) -> Plan:
         fix = "ask for more: -j 2x1, nodes x processes per node"
         problems.add("", "a single process has no other to send to", fix)
     expected = plan.profile.expect or bandwidth_target.Expectation()
-    given = {"--expect": request.busbw, "--share": request.share}
-    busbw, share = (
-        None if text is None else Located(text, option) for option, text in given.items()
-    )
+    busbw = None if request.busbw is None else Located(request.busbw, "--expect")
+    share = None if request.share is None else Located(request.share, "--share")
     wanted = bandwidth_target.override(expected, busbw, share, problems)
     if wanted.busbw:
         arguments += ["--expect", f"{wanted.busbw:g}", f"{wanted.share:g}"]
