@@ -208,6 +208,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("torch._inductor.exc.InductorError: RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: kernel_3 Required: 147456", "exception"),
     ("BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11)", "exception"),
     ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "too-many-processes"),
+    ("RuntimeError: Pin memory thread exited unexpectedly", "pin-memory-thread-died"),
 ]  # fmt: skip
 
 
@@ -306,6 +307,14 @@ def test_an_exception_that_was_caught_is_not_the_cause(tmp_path: Path, capsys: p
     text = "warning: OSError: [Errno 28] No space left on device: no cache\nepoch 1\nTraceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
     show(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
     assert first_cause(capsys.readouterr().out) == "module-missing"
+
+
+def test_what_ended_the_thread_that_pins_memory_is_a_hint(tmp_path: Path) -> None:
+    thread = "Exception in thread Thread-1 (_pin_memory_loop):\n" + traceback("OSError: [Errno 24] Too many open files")
+    text = thread + traceback("RuntimeError: Pin memory thread exited unexpectedly")
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == "pin-memory-thread-died"
+    assert "(too-many-files)" in str(found).split("hints, from messages in the logs")[1]
 
 
 def test_tracebacks_that_a_program_got_over_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
