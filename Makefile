@@ -108,8 +108,8 @@ check-shell:
 	$(BIN)/shfmt -i 2 -ci -d $(SHELL_SCRIPTS)
 	printf '%s\n' $(SHELL_SCRIPTS) | xargs -P 2 -n 3 $(BIN)/shellcheck -x -P . -P launch/scripts
 
-# After an edit. What has to do with keys, options, plans, rendering and documents is tried; ARGS names more.
-QUICK = $(addprefix tests/unit/test_,schema.py documentation.py render.py bad_jobs.py profiles.py read_back.py sbatch_lines.py plain_words.py added_runtime.py mutants.py::test_every_change_still_applies)
+# After an edit. What has to do with keys, options, plans, rendering, causes and documents is tried; ARGS names more.
+QUICK = $(addprefix tests/unit/test_,schema.py documentation.py render.py bad_jobs.py profiles.py read_back.py sbatch_lines.py plain_words.py added_runtime.py why.py blame.py mutants.py::test_every_change_still_applies)
 check-fast: .venv/test
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .

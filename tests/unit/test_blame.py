@@ -34,6 +34,7 @@ def boxed(line: str) -> str:
 
 RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 NCCL_INFO = "node1:4021:4021 [0] NCCL INFO NET/Plugin: libnccl-net.so: cannot open shared object file: No such file or directory\n"
+OF_WORKERS = "Exception in thread Thread-1 (_pin_memory_loop):\n" + raised(RESET)
 OWN = raised("KeyError: 'labels'")
 MISSED = raised(f"RuntimeError: {GLOO}", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "work.wait()")
 
@@ -136,6 +137,11 @@ CASES = {
     "an abort of its own": Case({1: (MISSED, "1 n0 1"), 0: ("terminate called without an active exception\n", "134 n0 0")}, 0, 134),
     "a recursion": Case({0: (MISSED, "1 n0 0"), 1: (BEGIN + '  File "a.py", line 3, in f\n    f()\n' * 3000 + "RecursionError: maximum depth\n", "1 n0 1")}, 1),
     "an early warning of a peer": Case({0: (MISSED, "1 n0 0"), 1: ("warning: Connection refused, trying again\n" + OWN, "1 n0 1")}, 1),
+    "its DataLoader lost a worker": Case(
+        {0: (raised("RuntimeError: lost worker 3"), "1 n0 0"), 1: (OF_WORKERS + raised("RuntimeError: Pin memory thread exited unexpectedly"), "1 n0 1")},
+        1,
+        logs_first=True,
+    ),
     "an exception that Python ignored": Case({0: (MISSED + "Exception ignored in: <f>\n" + raised("OSError: gone"), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "torch's marks before each line": Case({0: (re.sub("^", "[rank0]: ", MISSED.strip(), flags=re.MULTILINE), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "a watchdog aborts, with torch's C++ stack": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),

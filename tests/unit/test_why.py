@@ -215,7 +215,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
 @pytest.mark.parametrize(("text", "name"), KNOWN_BY_THEIR_TEXT_ONLY, ids=[text[:50] for text, _ in KNOWN_BY_THEIR_TEXT_ONLY])
 def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
-    assert first_cause(capsys.readouterr().out) == name
+    said = capsys.readouterr().out
+    assert first_cause(said) == name, said
 
 
 def test_the_line_that_shows_an_error_of_nccl_is_its_last_error(tmp_path: Path) -> None:

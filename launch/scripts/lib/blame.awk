@@ -6,7 +6,7 @@
 #   BROKEN    a connection of its own broke
 #   GONE      it only missed other ranks
 # Of several exceptions in a chain the first one counts: what clean-up makes of it may be anything. OTHERS_GONE is what a rank
-# says when others are gone or late; launch/kit/diagnose/why/ends.py has the same words.
+# says when others are gone or late; launch/kit/diagnose/why/ends.py has the same words, as tests/unit/test_blame.py compares.
 function grade_of(type, text, file) {
   if (text ~ OTHERS_GONE) return type ~ /^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl/ ? GONE : BROKEN
   if (type ~ /(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$/ || text == "EOFError") return BROKEN
@@ -40,7 +40,7 @@ function keep() {
 }
 function reset() {
   root = root_file = file = before = tail1 = tail2 = tail3 = ""
-  inside = chained = more = grade = logged = settled = spoke = fell = after = between = noise = boxed = 0
+  inside = chained = more = grade = logged = settled = spoke = fell = after = between = noise = boxed = of_workers = 0
 }
 function better(g, t, r) { return best == "" || g < best_grade || (g == best_grade && (t < best_time || (t == best_time && r + 0 < best + 0))) }
 # Of ranks that called different collectives, each of which names one that differs: the one that most of them name.
@@ -102,7 +102,8 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
   if (!chained) {
     # One that is printed with nothing after it, and then what clean-up made of it, in a traceback of its own.
     fell = root != "" && !between && (fell || (grade == OWN && !spoke && !logged))
-    if (root ~ OTHERS_GONE) spoke = 1
+    if (root ~ OTHERS_GONE && !of_workers) spoke = 1
+    of_workers = before ~ /\(_pin_memory_loop\)/ # a DataLoader's thread, whose others are no ranks
     root = ""; settled = 0; logged = before ~ /ERROR|CRITICAL|Exception in thread/
   }
   inside = 1; file = ""; before = $0

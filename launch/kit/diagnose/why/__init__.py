@@ -1,6 +1,7 @@
 """Explain from its run directory alone why a run failed (`kit why`).
 
-evidence.py reads the ends of the logs that matter, cause.py defines a known cause, verdict.py lists
-the tables of causes and weighs what was found, run_state.py tells how the run ended, and report.py
-says both in words.
+blame.py finds the rank at fault, evidence.py reads the ends of the logs that matter, cause.py
+defines a known cause, verdict.py lists the tables of causes and weighs what was found, run_state.py
+tells how the run ended, and report.py says both in words; for three causes, such as a node that
+failed, it names another rank than blame.py, or none.
 """

@@ -1,7 +1,7 @@
 """Define what a known cause of a failure is, and read the known ones.
 
 To add a cause, add an entry to causes.yaml. Its place matters: of the causes that fit, the first
-one counts.
+one counts. The message of an exception needs a name, title, fix and patterns alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from kit.slurm import sentences
 class Weight(IntEnum):
     """How much a finding explains; the smallest value wins.
 
-    A statement beats a guess, and the first failure beats those that it caused.
+    A statement beats a guess, and the first failure beats those that it caused. Which rank is at
+    fault is not decided here, but by blame.awk.
     """
 
     VERDICT = 0  # by Slurm: ranks that it ends write all kinds of things
@@ -52,7 +53,7 @@ class Cause:
     name: str
     title: str
     fix: str = "{own_fix}"  # the one that the run's scripts noted
-    local_fix: str = ""  # the fix under `kit run`, where it differs
+    local_fix: str = ""  # under `kit run`: wherever the fix names Slurm's options
     weight: Weight = Weight.OWN
     noted_as: tuple[str, ...] = ()  # Slurm's states for a job, the first one first, and events
     where: tuple[str, ...] = (RANK, NODE)
