@@ -120,6 +120,7 @@ check-fast: .venv/test
 # What is made of the code and kept beside it; then read `git diff`.
 golden: .venv/test
 	KIT_UPDATE_GOLDEN=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --quiet --numprocesses 2 $(addprefix tests/unit/test_,documentation.py render.py bad_jobs.py import.py::test_a_script_becomes_the_job_file_beside_it why.py::test_the_table_of_causes_is_the_code doctor_judges.py::test_the_tables_of_the_document_are_the_code)
+	git status --short -- docs tests/golden tests/bad_jobs
 
 cluster: .venv/test
 	tests/cluster/engine.sh

@@ -11,7 +11,7 @@ source "${KIT_RUN_DIR}/lib/container_name.sh"
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
 
 # Names that only kit gives: of containers, of folders with compile caches, and of copies of images, which are 16 digits of their content, too.
-readonly collect_names="\.?${KIT_CONTAINER_NAMES}(\.unfinished|\.stale)?|\.?${KIT_CACHE_NAMES}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?|\.[0-9a-f]{16}\.[0-9_]+\.received"
+readonly collect_names="\.?${KIT_CONTAINER_PATTERN}(\.unfinished|\.stale)?|\.?${KIT_CACHE_PATTERN}(\.unfinished|\.stale)?|[0-9a-f]{16}\.(sif|sqsh|squashfs)(\.unfinished)?|\.[0-9a-f]{16}\.[0-9_]+\.received"
 
 # This user's folders with containers, copies of images, compile caches and packages.
 collect::folders() {

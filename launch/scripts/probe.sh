@@ -183,7 +183,7 @@ probe::half_made() {
   local folder path lock
   while read -r folder; do
     for path in "${folder}"/.*.unfinished "${folder}"/*; do
-      [[ -d "${path}" && "${path##*/}" =~ ^\.?${KIT_CONTAINER_NAMES}(\.unfinished)?$ ]] || continue
+      [[ -d "${path}" && "${path##*/}" =~ ^\.?${KIT_CONTAINER_PATTERN}(\.unfinished)?$ ]] || continue
       ! container_name::is_whole "${path}" || continue
       # What is being made at this moment is locked. Nothing is opened for writing here.
       lock="$(container_name::lock "${path}")"

@@ -97,7 +97,7 @@ class Node:
 
 def files(rootfs: Path) -> dict[str, str]:
     found = {str(path.relative_to(rootfs)): path.read_text() for path in sorted(rootfs.rglob("*")) if path.is_file()}
-    return {name: text for name, text in found.items() if name not in (".kit-complete", ".kit-used")}
+    return {name: text for name, text in found.items() if not name.startswith(".kit-")}
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def test_all_nodes_do_the_same(answers: int, mounted: int, unpack: str, rounds: 
     source "$1/lib/messages.sh"
     source "$1/runtimes/pyxis.sh"
     event::of() { for ((i = 0; i < ANSWERS; i++)); do printf '{"event": "node_ready"%s}\\n' "$( ((i >= MOUNTED)) || printf ', "mounted": "yes"')"; done; }
-    ready::wait_for_nodes() { printf 'again %s\\n' "${KIT_UNPACKS}"; }
+    ready::wait_for_nodes() { printf 'again %s\\n' "${KIT_UNPACK_ON_ALL}"; }
     runtime::agree
     printf '%s\\n' "${KIT_UNPACK}"
     """

@@ -95,7 +95,9 @@ def _words(words: str) -> str:
 
 _SCALAR = ["string", "number", "boolean"]
 _TEXT: Schema = {"type": _SCALAR}
+# YAML reads `5` and `true` as no text, though a user may mean just that: kit takes them as text.
 _FULL: Schema = {"type": _SCALAR, "minLength": 1}
+# Where they can only be a mistake.
 _STRING: Schema = {"type": "string", "minLength": 1}
 _NAME: Schema = {"type": ["string", "boolean"], "pattern": f"^{shell_words.NAME}$"}
 _ABOVE_0: Schema = {"type": ["number", "string"], "exclusiveMinimum": 0}

@@ -1,14 +1,15 @@
 # shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # container_name.sh - the containers that kit unpacks on a node's disk. A container's name has the fingerprint of its image: a
 # rebuilt image gets a new container while running jobs keep theirs, and no container is ever of another image than its name says.
-# The runtimes reuse a container by its name alone; collect.sh (`kit images gc`) and probe.sh know one by KIT_CONTAINER_NAMES.
+# The runtimes reuse a container by its name alone; collect.sh (`kit images gc`) and probe.sh know one by KIT_CONTAINER_PATTERN.
 
 # All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.
-KIT_CONTAINER_NAMES='([a-z]+_)?kit-[0-9a-f]{16}'
+KIT_CONTAINER_PATTERN='([a-z]+_)?kit-[0-9a-f]{16}'
 # And of the folders with compile caches, beside which lie the same locks: cache.sh.
-KIT_CACHE_NAMES='kit-cache-[a-zA-Z0-9._-]+'
+KIT_CACHE_PATTERN='kit-cache-[a-zA-Z0-9._-]+'
 
-# container_name::of_image - prints the name of the container of the image with KIT_FINGERPRINT.
+# container_name::of_image - prints the name of the container of the image with KIT_FINGERPRINT. That it stands in the name is what lets a
+# job reuse a container, replace a half-made one, and `kit images gc` remove one.
 container_name::of_image() { printf 'kit-%s' "${KIT_FINGERPRINT}"; }
 
 # container_name::is_whole FOLDER - succeeds if that container was unpacked to its end: it has its stamp then, which is written last. A

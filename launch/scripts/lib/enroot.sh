@@ -104,5 +104,5 @@ enroot::skip_entrypoint() {
 
 enroot::remove() {
   [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 ||
-    remove::tree "${ENROOT_DATA_PATH}/$1" "\.${KIT_CONTAINER_NAMES}\.(unfinished|stale)"
+    remove::tree "${ENROOT_DATA_PATH}/$1" "\.${KIT_CONTAINER_PATTERN}\.(unfinished|stale)"
 }

@@ -46,7 +46,7 @@ kept_cache::unpack() {
     mv --no-target-directory -- "${unfinished}" "${KIT_CACHE_DIR}"
 }
 
-kept_cache::discard() { [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CACHE_NAMES}\.unfinished"; }
+kept_cache::discard() { [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CACHE_PATTERN}\.unfinished"; }
 
 # kept_cache::keep CODE - the last that the first node does, when the ranks have ended: in bounded time, and a kill leaves the file as it was.
 kept_cache::keep() {

@@ -6,7 +6,7 @@ source "${KIT_RUN_DIR}/lib/container_name.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
-# On the node's disk; the name is one of KIT_CONTAINER_NAMES, so that `kit images gc` treats them as it does containers.
+# On the node's disk; the name is one of KIT_CONTAINER_PATTERN, so that `kit images gc` treats them as it does containers.
 packages::place() { printf '%s/kit-%s/packages/kit-%s' "${KIT_SCRATCH:-/tmp}" "${UID}" "${KIT_PACKAGES_SHA256:0:16}"; }
 
 # packages::choose_folder - sets KIT_PACKAGES_FOLDER, where the ranks find them. kit/plan/packages.py has the folder in a container, too.
@@ -57,7 +57,7 @@ packages::unpack() {
 
 # packages::remove FOLDER - one of these, which nobody may write to.
 packages::remove() {
-  [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CONTAINER_NAMES}\.(unfinished|stale)" ||
+  [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CONTAINER_PATTERN}\.(unfinished|stale)" ||
     kit::die "cannot remove $1" "look what is in it, and remove it by hand"
 }
 

@@ -74,14 +74,14 @@ runtime::prepare() {
   ! pyxis::scope_is_job || return 0
   if [[ -n "${ENROOT_DATA_PATH}" ]]; then
     enroot::ensure "${name}"
-  else # it is for Pyxis to create, or was
+  else # no folder here in which kit may make it: Pyxis does, or has done so for an earlier job
     enroot::open_folders "$(enroot::configured)/${name}"
   fi
 }
 
 # pyxis::is_mounted NAME - whether this node is to mount the image, which it need not where it has a container of it.
 pyxis::is_mounted() {
-  case "${KIT_UNPACKS:-${KIT_UNPACK:-yes}}" in
+  case "${KIT_UNPACK_ON_ALL:-${KIT_UNPACK:-yes}}" in
     yes) return 1 ;;
     no) return 0 ;;
   esac
@@ -117,7 +117,7 @@ runtime::agree() {
   KIT_UNPACK=yes
   ((mounted > 0 || known < NNODES)) || return 0
   kit::say "${mounted} of ${NNODES} nodes mount the image, and the others cannot or have unpacked it before: unpacking it on all of them"
-  export KIT_UNPACKS=yes
+  export KIT_UNPACK_ON_ALL=yes
   ready::wait_for_nodes
 }
 

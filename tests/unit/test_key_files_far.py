@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_keys_stay import BY_NAME, BY_TEXT, IN_HIDDEN_FOLDERS, KEYRING, MARK, TOKEN, project  # noqa: F401 - a fixture
+from test_key_files_stay import BY_NAME, BY_TEXT, IN_HIDDEN_FOLDERS, KEYRING, MARK, TOKEN, project  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.skipif(not shutil.which("rsync"), reason="needs rsync")
 SSH = """\
