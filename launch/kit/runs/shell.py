@@ -74,8 +74,6 @@ class Session:
     def __init__(self, plan: Plan, run: Path, task: Optional[int], say: Note) -> None:
         self.plan, self.run, self.task, self.say = plan, run, task, say
         self.noted: Run
-        self.job_id = ""  # of an allocation
-        self.cluster = ""  # of that job, where it is not Slurm's own
         self.hung_up = False
 
     def until_the_end(self, command: list[str]) -> int:
@@ -127,6 +125,9 @@ class Local(Session):
 
 class Allocated(Session):
     """On nodes that salloc gets, and gives back when its command ends."""
+
+    job_id = ""  # until there is an allocation
+    cluster = ""  # of the job, where it is not Slurm's own
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
         options = [
