@@ -200,6 +200,11 @@ LOCAL = {
         GLOO + "torch.autograd.set_detect_anomaly(True)\nx = torch.tensor([-1.0 * rank], requires_grad=True)\ntorch.sqrt(x).sum().backward()\ndist.barrier()\n",
         TORCHRUN,
     ),
+    "tensor-changed-in-place": Case(
+        "modified-in-place",
+        GLOO + "y = torch.ones(4, requires_grad=True).exp()\nif rank == 1: y += 1\ny.sum().backward()\ndist.barrier()\n",
+        TORCHRUN,
+    ),
     "nan-loss": Case("not-a-number", failing("raise ValueError('step 812: loss is nan, stopping')")),
     "too-many-files": Case("too-many-files", failing("held = [open('/dev/null') for _ in range(2000)]"), around='ulimit -n 256; exec "$@"'),
     "segfault": Case("segfault", failing("ctypes.string_at(0)", "import ctypes\n")),
