@@ -4,7 +4,7 @@
     .venv/bin/python tests/corpus/record.py segfault ...     these
     .venv/bin/python tests/corpus/record.py --list
 
-Most run by `kit run` on this machine, as root. Those of GPU want an NVIDIA GPU, those of DOCKER the images of tests/cluster/images.sh, those of CLUSTER a
+Most run by `kit run` on this machine, as root where a limit or a disk of their own is needed. A new one needs a Case in LOCAL. Those of GPU want an NVIDIA GPU, those of DOCKER the images of tests/cluster/images.sh, those of CLUSTER a
 running cluster (tests/cluster/cluster.sh up, then install.sh). A recording is a run directory without its scripts, and a file
 `cause` with the name of the cause that `kit why` must show first.
 """
@@ -383,7 +383,7 @@ def keep(name: str, cause: str, run: Path) -> None:
                 (str(ROOT), "/opt/kit"),
             ]
             for here, there in places:
-                text = text.replace(here, there)
+                text = text.replace(here, there).replace(os.path.realpath(here), there)
             copy.write_bytes(text.encode("utf-8", "surrogateescape"))
     (place / "cause").write_text(f"{cause}\n")
     print(f"{name}: {sum(path.stat().st_size for path in place.rglob('*') if path.is_file())} bytes", flush=True)

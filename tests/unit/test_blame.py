@@ -132,6 +132,8 @@ CASES = {
     "equal times": Case({2: (OWN, "1 n1 0"), 10: (OWN, "1 n5 0"), 9: (OWN, "1 n4 1")}, 2, same_time=True),
     "exit code": Case({0: (MISSED, "1 n0 0"), 1: ("epoch 1\n", "7 n0 1")}, 1, 7),
     "a peer that leaves with a code": Case({0: ("lost: Connection closed by peer\n", "4 n0 0"), 1: ("epoch 1\n", "7 n0 1")}, 1, 7),
+    "a pipe or a socket of compiled code broke": Case({0: ("", "141 n0 0"), 1: (raised("TimeoutError: no answer"), "1 n0 1"), 2: (OWN, "1 n1 0")}, 2),
+    "what it waited for was no rank": Case({0: (raised("RuntimeError: Timed out waiting for the tokenizer"), "1 n0 0"), 1: (raised(RESET), "1 n0 1")}, 0),
     "killed": Case({0: (MISSED, "1 n0 0"), 1: ("epoch 1\n", "137 n0 1")}, 1, 137),
     "a watchdog aborts": Case({0: ("Watchdog caught collective operation timeout\n", "134 n0 0"), 1: ("epoch 1\n", "139 n0 1")}, 1, 139),
     "an abort of its own": Case({1: (MISSED, "1 n0 1"), 0: ("terminate called without an active exception\n", "134 n0 0")}, 0, 134),

@@ -52,15 +52,29 @@ function odd_one(  r, n, count, most, odd) {
   for (n in count) if (count[n] > most) { most = count[n]; odd = n } else if (count[n] == most) odd = ""
   return odd in noted && words[odd] ~ MISMATCH ? odd : ""
 }
+# Whether an exception ended rank r, with code c at time t: Python ends with 1 then, soon after a program has logged it.
+function is_exception(r, c, t) { return has[r] && c == 1 && !(is_logged[r] && t - time["rank" r ".out"] > 0.9) }
+# The grade of a rank that noted its end. The signals of FROM_OTHERS come when something else has ended; of the others, an abort may
+# have been a watchdog's of compiled code.
+function grade_at_end(r, c, t) {
+  if (c == 134 && (last_words[r] ~ OTHERS_GONE || words[r] ~ OTHERS_GONE)) return GONE
+  if (c == 134 && spoken[r]) return DOUBTFUL
+  if (c > 128 && c !~ FROM_OTHERS) return OWN
+  if (is_exception(r, c, t)) return grades[r] == OWN && spoken[r] ? DOUBTFUL : grades[r]
+  if (has[r] && said_last[r] && (grades[r] == GONE || grades[r] == DOUBTFUL)) return grades[r]
+  if (spoken[r] || (has[r] && words[r] ~ OTHERS_GONE)) return BROKEN
+  return c ~ FROM_OTHERS ? DOUBTFUL : OWN
+}
 function choose(g, t, r, c) { if (better(g, t, r)) { best = r; best_grade = g; best_time = t; best_code = c } }
 BEGIN {
   rank = ""
   OWN = 0; DOUBTFUL = 1; BROKEN = 2; GONE = 3
+  FROM_OTHERS = "^(129|130|141|143)$" # SIGHUP, SIGINT, SIGPIPE and SIGTERM
   OTHERS_GONE = "Connection closed by|[Cc]onnection (was |likely )*(closed|reset)|Broken pipe" \
     "|Connection refused|connectFullMesh failed|ncclRemoteError" \
     "|Failed to recv, got 0 bytes|failed to recv|remote process exited" \
     "|Watchdog caught collective|NCCL operations have failed|Heartbeat monitor timed out|[Ww]atchdog (got stuck|hang)" \
-    "|collective timeout|failed to pass monitoredBarrier|Timed out waiting" \
+    "|collective timeout|failed to pass monitoredBarrier|Timed out waiting [0-9]+ms" \
     "|Timed out after [0-9]+ seconds waiting|wait timeout after" \
     "|Application timeout caused pair closure|client socket has (timed out|failed)" \
     "|Socket Timeout"
@@ -143,12 +157,8 @@ END {
   for (r in noted) {
     c = code[r]
     t = ended_at(r)
-    if (c > 128 && c != 129 && c != 130 && c != 143) g = c == 134 && (last_words[r] ~ OTHERS_GONE || words[r] ~ OTHERS_GONE) ? GONE : c == 134 && spoken[r] ? DOUBTFUL : OWN
-    else if (has[r] && c == 1 && !(is_logged[r] && t - time["rank" r ".out"] > 0.9)) { # with 1, an exception ends Python
-      g = grades[r] == OWN && spoken[r] ? DOUBTFUL : grades[r]
-      if (said_last[r] && time["rank" r ".out"] < t) t = time["rank" r ".out"]
-    } else if (has[r] && said_last[r] && (grades[r] == GONE || grades[r] == DOUBTFUL)) g = grades[r]
-    else g = spoken[r] || (has[r] && words[r] ~ OTHERS_GONE) ? BROKEN : c == 129 || c == 130 || c == 143 ? DOUBTFUL : OWN
+    g = grade_at_end(r, c, t)
+    if (is_exception(r, c, t) && said_last[r] && time["rank" r ".out"] < t) t = time["rank" r ".out"]
     choose(g, t, r, c)
   }
   for (r in seen) {

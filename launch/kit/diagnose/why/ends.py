@@ -18,7 +18,7 @@ OTHERS_GONE = re.compile(
     "|failed to recv|remote process exited|Watchdog caught collective|NCCL operations have failed"
     "|Heartbeat monitor timed out|[Ww]atchdog (got stuck|hang)"
     "|collective timeout|failed to pass monitoredBarrier"
-    "|Timed out waiting|Timed out after [0-9]+ seconds waiting|wait timeout after"
+    "|Timed out waiting [0-9]+ms|Timed out after [0-9]+ seconds waiting|wait timeout after"
     "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
 )
 MESSAGE = 8  # lines to read of an exception's message after its first
