@@ -7,7 +7,7 @@ set -euo pipefail +o posix
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
-source "${KIT_RUN_DIR}/lib/container_name.sh"
+source "${KIT_RUN_DIR}/lib/kept_container.sh"
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
 
 # Names that only kit gives: of containers, of folders with compile caches, and of copies of images, which are 16 digits of their content, too.
@@ -25,7 +25,7 @@ collect::folders() {
 }
 
 # Days since a job last started with it.
-collect::idle_days() { printf '%d' "$((($(date +%s) - $(container_name::used_s "$1")) / 86400))"; }
+collect::idle_days() { printf '%d' "$((($(date +%s) - $(kept_container::used_s "$1")) / 86400))"; }
 
 # The mounts of a process name its container. Its variables name its compile cache, and without a container its packages, by the names
 # that these had at its start. A copy of an image may go while it is in use: its readers keep it.
@@ -44,7 +44,7 @@ collect::locked() {
     "${@:2}"
     return
   fi
-  (flock --nonblock 9 && "${@:2}") 9>"$(container_name::lock "$1")"
+  (flock --nonblock 9 && "${@:2}") 9>"$(kept_container::lock "$1")"
 }
 
 collect::is_needed() {

@@ -22,7 +22,7 @@ source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/network.sh"
 source "${KIT_RUN_DIR}/lib/image.sh"
 source "${KIT_RUN_DIR}/lib/gpus.sh"
-source "${KIT_RUN_DIR}/lib/container_name.sh"
+source "${KIT_RUN_DIR}/lib/kept_container.sh"
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
 source "${KIT_RUN_DIR}/lib/contents.sh"
 source "${KIT_RUN_DIR}/lib/fabric.sh"
@@ -184,9 +184,9 @@ probe::half_made() {
   while read -r folder; do
     for path in "${folder}"/.*.unfinished "${folder}"/*; do
       [[ -d "${path}" && "${path##*/}" =~ ^\.?${KIT_CONTAINER_PATTERN}(\.unfinished)?$ ]] || continue
-      ! container_name::is_whole "${path}" || continue
+      ! kept_container::is_whole "${path}" || continue
       # What is being made at this moment is locked. Nothing is opened for writing here.
-      lock="$(container_name::lock "${path}")"
+      lock="$(kept_container::lock "${path}")"
       [[ ! -r "${lock}" ]] || flock --nonblock "${lock}" true 2>/dev/null || continue
       probe::say half-made "${path}"
     done

@@ -217,6 +217,12 @@ def test_without_salloc_a_shell_is_what_local_makes_it(laptop: Path, kit_here) -
         shutil.rmtree("run")
 
 
+def test_keys_that_an_engine_does_not_have_are_dropped_where_kit_chose_it(laptop: Path, kit_here) -> None:
+    done = kit_here("shell", "--local", "--image", "first", "--unpack", "yes", "--cache", "keep", "--output", "run")
+    settings = Path("run/env.sh").read_text().splitlines()
+    assert done.code == 0 and "KIT_RUNTIME=docker" in settings and any(line.startswith("KIT_CACHE=node ") for line in settings)
+
+
 def test_a_file_whose_image_an_engine_runs_is_in_use_by_that_run_and_after_it(laptop: Path, kit_here) -> None:
     assert [item.file for item in inventory.unused(laptop.parent, 7)] == [laptop]
     assert kit_here("shell", "--local", "--image", "first", "--output", "runs/one").code == 0

@@ -30,6 +30,7 @@ _TITLES = {
 def render(draft: Draft, source: str) -> str:
     """Return the text of the job file."""
     found = _values(draft)
+    assert not found.keys() - set(_ORDER), f"_ORDER lacks {found.keys() - set(_ORDER)}"
     parts = [f"# Made of {source} by kit import.\n"]
     for key in _ORDER:
         if key in found:

@@ -174,8 +174,7 @@ def _refuse_owned(name: str, value: Optional[str], launcher: Optional[Plugin]) -
         return f"'{name}' is set by the generated scripts", fix
     if name in sbatch_options.CONTAINERS or re.match("container-(?!id$)", name):
         place = "in the container, where there is no Slurm"
-        *keys, last = dict.fromkeys(f"`{key}`" for key in sbatch_options.CONTAINERS.values())
-        fix = f"remove it; the job's own keys are {', '.join(keys)} and {last}"
+        fix = "remove it; the job has keys of its own, such as `image` and `mounts`"
         if key := sbatch_options.CONTAINERS.get(name):
             fix = f"use the job's own key: `{key}`"
         return f"'{name}' would start the batch script itself {place}", fix

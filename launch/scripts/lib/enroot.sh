@@ -1,7 +1,7 @@
 # enroot.sh - creates Enroot's containers so that a half-made or outdated one is never started; for the runtimes
 # enroot and pyxis.
 
-source "${KIT_RUN_DIR}/lib/container_name.sh"
+source "${KIT_RUN_DIR}/lib/kept_container.sh"
 source "${KIT_RUN_DIR}/lib/image_variables.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
@@ -52,7 +52,7 @@ enroot::missing() {
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
 # It is unpacked under another name and moved into place, stamped.
 enroot::ensure() {
-  container_name::make_once "${ENROOT_DATA_PATH}/$1" "creating $1" enroot::create "$1"
+  kept_container::make_once "${ENROOT_DATA_PATH}/$1" "creating $1" enroot::create "$1"
   enroot::open_folders "${ENROOT_DATA_PATH}/$1"
 }
 
@@ -86,7 +86,7 @@ enroot::create() {
   kit::say "creating the container ${name} from ${KIT_IMAGE}"
   if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)" ||
     ! enroot::skip_entrypoint "${ENROOT_DATA_PATH}/${unfinished}" ||
-    ! container_name::stamp "${ENROOT_DATA_PATH}/${unfinished}" "image ${KIT_IMAGE}" ||
+    ! kept_container::stamp "${ENROOT_DATA_PATH}/${unfinished}" "image ${KIT_IMAGE}" ||
     ! mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"; then
     enroot::remove "${unfinished}"
     printf '%s\n' "${output}" | tail -n 5 >&2

@@ -2,7 +2,7 @@
 # have ended, and a node whose folder is empty begins with that file. See cache.sh, which sources this, and docs/compile-caches.md.
 # only: KIT_CACHE=keep
 
-source "${KIT_RUN_DIR}/lib/container_name.sh"
+source "${KIT_RUN_DIR}/lib/kept_container.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 KIT_CACHE_FILE='' # on the first node
@@ -18,7 +18,7 @@ kept_cache::seed() {
   local -r file="$1" unfinished="${KIT_CACHE_ROOT}/.${KIT_CACHE_DIR##*/}.unfinished"
   local lock kept said
   [[ -e "${file}" && ! -e "${KIT_CACHE_DIR}/.kit-kept" ]] || return 0
-  if ! { exec {lock}>"$(container_name::lock "${KIT_CACHE_DIR}")"; } 2>/dev/null || ! flock --timeout 300 "${lock}"; then
+  if ! { exec {lock}>"$(kept_container::lock "${KIT_CACHE_DIR}")"; } 2>/dev/null || ! flock --timeout 300 "${lock}"; then
     kit::warn "the kept compile caches are not used: no lock in ${KIT_CACHE_ROOT}" "see who holds it: fuser ${KIT_CACHE_ROOT}/.*.lock; free some space there"
   elif
     rmdir -- "${KIT_CACHE_DIR}/cuda" 2>/dev/null || true

@@ -2,7 +2,7 @@
 # packages.sh - the job's Python packages: every node unpacks them once to its own disk, and mounts them into its containers.
 # only: KIT_PACKAGES
 
-source "${KIT_RUN_DIR}/lib/container_name.sh"
+source "${KIT_RUN_DIR}/lib/kept_container.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
@@ -23,11 +23,11 @@ packages::prepare() {
   local place
   place="$(packages::place)"
   [[ ! -e "${place}" || -O "${place}" ]] || kit::die "${place} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
-  if ! container_name::is_whole "${place}"; then
+  if ! kept_container::is_whole "${place}"; then
     scratch::make
     mkdir -p -- "${place%/*}"
   fi
-  container_name::make_once "${place}" "unpacking ${KIT_PACKAGES}" packages::unpack "${place}"
+  kept_container::make_once "${place}" "unpacking ${KIT_PACKAGES}" packages::unpack "${place}"
 }
 
 # packages::unpack PLACE - under the lock; whoever is killed leaves a folder that is not used.
@@ -47,7 +47,7 @@ packages::unpack() {
     kit::die "${KIT_PACKAGES} was replaced after submission: its sha256 is ${found:0:12}, and was ${KIT_PACKAGES_SHA256:0:12}" "submit the job again" packages-replaced
   if ! (umask 077 && mkdir -- "${unfinished}") ||
     ! tar --extract --gzip --no-same-owner --directory "${unfinished}" --file "${KIT_PACKAGES}" ||
-    ! container_name::stamp "${unfinished}" "packages ${KIT_PACKAGES}" ||
+    ! kept_container::stamp "${unfinished}" "packages ${KIT_PACKAGES}" ||
     ! chmod -R a-w -- "${unfinished}" ||
     ! mv --no-target-directory -- "${unfinished}" "${place}"; then
     packages::remove "${unfinished}"

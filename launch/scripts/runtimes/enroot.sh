@@ -48,7 +48,7 @@ enroot::set_paths() {
 # enroot::has_own NAME - whether this container is where kit puts them by itself.
 enroot::has_own() {
   local -r own="/tmp/kit-${UID}/enroot/data/$1"
-  container_name::is_whole "${own}" && [[ -O "${own}" ]]
+  kept_container::is_whole "${own}" && [[ -O "${own}" ]]
 }
 
 # enroot::use_paths NAME - those that `prepare` chose for this container; asking enroot again would take longer than looking.
@@ -72,12 +72,12 @@ enroot::is_mounted() {
     no) return 0 ;;
   esac
   [[ -n "${data}" ]] || data="$(enroot::configured)"
-  ! container_name::is_whole "${data}/$1"
+  ! kept_container::is_whole "${data}/$1"
 }
 
 runtime::prepare() {
   local name
-  name="$(container_name::of_image)"
+  name="$(kept_container::name)"
   enroot::choose_paths "${name}"
   if enroot::is_mounted "${name}"; then
     enroot::use_own_paths
@@ -88,7 +88,7 @@ runtime::prepare() {
 
 runtime::exec() {
   local kit_container
-  kit_container="$(container_name::of_image)"
+  kit_container="$(kept_container::name)"
   enroot::use_paths "${kit_container}"
   # A login shell would source dotfiles and reset the image's PATH.
   export ENROOT_LOGIN_SHELL=no ENROOT_MOUNT_HOME=no

@@ -38,7 +38,7 @@ runtime::srun_args() {
     --no-container-entrypoint
   )
   # Under a name that exists, Pyxis ignores the image. It mounts what has no name.
-  [[ "${KIT_UNPACK:-yes}" == no ]] || KIT_SRUN_ARGS+=(--container-name="$(container_name::of_image)${own}")
+  [[ "${KIT_UNPACK:-yes}" == no ]] || KIT_SRUN_ARGS+=(--container-name="$(kept_container::name)${own}")
   [[ -z "${flags}" ]] || KIT_SRUN_ARGS+=(--container-mounts="${flags}")
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_SRUN_ARGS+=(--container-remap-root)
   pyxis::check_version "${help}"
@@ -68,7 +68,7 @@ runtime::check() {
 # name when a job is cancelled. With container_scope=job it makes its own for every job, and so must it be.
 runtime::prepare() {
   local name
-  name="pyxis_$(container_name::of_image)" # as Pyxis calls it
+  name="pyxis_$(kept_container::name)" # as Pyxis calls it
   ENROOT_DATA_PATH="$(enroot::site_data_path)" || ENROOT_DATA_PATH=''
   if pyxis::is_mounted "${name}" && pyxis::settle; then return; fi
   ! pyxis::scope_is_job || return 0
@@ -85,7 +85,7 @@ pyxis::is_mounted() {
     yes) return 1 ;;
     no) return 0 ;;
   esac
-  [[ -z "${ENROOT_DATA_PATH}" ]] || ! container_name::is_whole "${ENROOT_DATA_PATH}/$1"
+  [[ -z "${ENROOT_DATA_PATH}" ]] || ! kept_container::is_whole "${ENROOT_DATA_PATH}/$1"
 }
 
 # pyxis::settle - whether this node mounts the image. Pyxis skips the entrypoint by /etc/rc.local, which the image's /etc/rc has to read,

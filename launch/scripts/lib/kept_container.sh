@@ -1,0 +1,50 @@
+# shellcheck disable=SC2034  # other files of lib/ read what this one sets
+# kept_container.sh - the containers that kit unpacks on a node's disk. A container's name has the fingerprint of its image: a
+# rebuilt image gets a new container while running jobs keep theirs, and no container is ever of another image than its name says.
+# The runtimes reuse a container by its name alone; collect.sh (`kit images gc`) and probe.sh know one by KIT_CONTAINER_PATTERN.
+
+# All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.
+KIT_CONTAINER_PATTERN='([a-z]+_)?kit-[0-9a-f]{16}'
+# And of the folders with compile caches, beside which lie the same locks: cache.sh.
+KIT_CACHE_PATTERN='kit-cache-[a-zA-Z0-9._-]+'
+
+# kept_container::name - prints the name of the container of the image with KIT_FINGERPRINT. That it stands in the name is what lets a
+# job reuse a container, replace a half-made one, and `kit images gc` remove one.
+kept_container::name() { printf 'kit-%s' "${KIT_FINGERPRINT}"; }
+
+# kept_container::is_whole FOLDER - succeeds if that container was unpacked to its end: it has its stamp then, which is written last. A
+# crash of the node may leave files, and the stamp, without their content.
+kept_container::is_whole() { [[ -s "$1/.kit-complete" ]]; }
+
+# kept_container::stamp FOLDER WHAT - marks a container as unpacked to its end. Nothing reads or touches the stamp again: what removes old
+# files from /tmp takes it with those of the container that nobody reads.
+kept_container::stamp() { : >"$1/.kit-used" && printf '%s\n' "$2" >"$1/.kit-complete"; }
+
+# kept_container::use FOLDER - notes, for `kit images gc`, that a job starts with it now.
+kept_container::use() { touch -c -- "$1/.kit-used"; }
+
+# kept_container::make_once FOLDER DOING COMMAND... - notes the use of FOLDER, which COMMAND makes first, under a lock, where it is not
+# there, whole. The warm path takes no lock. DOING says what COMMAND does.
+kept_container::make_once() {
+  local -r folder="$1" doing="$2"
+  local lock file
+  if ! kept_container::is_whole "${folder}"; then
+    file="$(kept_container::lock "${folder}")"
+    exec {lock}>"${file}"
+    flock --timeout 900 "${lock}" ||
+      kit::die "another job has been ${doing} for 15 minutes" "look for it: fuser ${file}"
+    kept_container::is_whole "${folder}" || "${@:3}" # nobody made it while we waited
+    exec {lock}>&-
+  fi
+  kept_container::use "${folder}"
+}
+
+# kept_container::used_s PATH - prints when a job last started with a container, or with a copy of an image.
+kept_container::used_s() { stat -c %Y -- "$1/.kit-used" 2>/dev/null || stat -c %Y -- "$1/.kit-complete" 2>/dev/null || stat -c %Y -- "$1"; }
+
+# kept_container::lock PATH - prints the file that is locked by who makes the container, or the copy of an image, at PATH.
+kept_container::lock() {
+  local name="${1##*/}"
+  name="${name#.}" name="${name%.unfinished}"
+  printf '%s/.%s.lock' "${1%/*}" "${name%.stale}"
+}
