@@ -41,6 +41,7 @@ many::start() {
   : >"${folder}/plugstack.conf"
   docker network create "${name}" >/dev/null
   # /shared is a volume: a real file system, as cluster.sh has.
+  # shellcheck disable=SC2154  # tests/cluster/lib.sh sets it
   docker create --name "${container}" --hostname ctl --network "${name}" "${lib_caps[@]}" --shm-size 2g \
     --volume /shared --volume /scratch --volume /tmp \
     --env ROLE=controller --env PROCTRACK=linuxproc --env CLUSTER_HOSTS=ctl kit-test/controller >/dev/null

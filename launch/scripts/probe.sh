@@ -239,6 +239,7 @@ probe::answer() {
 
 probe::main() {
   local word
+  # shellcheck disable=SC2034  # lib/reach.sh reads ADDRESS_OF
   for word in "$@"; do
     case "${word}" in
       mount=*) MOUNTS+=("${word#*=}") ;;

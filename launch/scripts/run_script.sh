@@ -7,6 +7,7 @@
 set -euo pipefail +o posix # names with :: are none to a POSIX shell, which POSIXLY_CORRECT makes of bash
 
 # While all ranks start again, too, a signal may come, and these note it until ending::listen listens.
+# shellcheck disable=SC2034  # lib/ending.sh reads them
 KIT_SIGNAL='' KIT_NEAR_END=''
 [[ "${1:-}" != again ]] || { trap 'KIT_SIGNAL=TERM' TERM && trap 'KIT_NEAR_END=yes' USR1; }
 

@@ -24,7 +24,7 @@ from samples import ROOT
 
 pytestmark = pytest.mark.slow
 
-DAMAGES = int(os.environ.get("KIT_DAMAGES", 75))
+DAMAGES = int(os.environ.get("KIT_DAMAGES", 40))
 SEED = int(os.environ.get("KIT_DAMAGE_SEED", 1))
 
 # ---------------------------------------------------------------- what is damaged, and which commands read it

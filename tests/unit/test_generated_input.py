@@ -19,7 +19,7 @@ from samples import HOSTILE_NAME
 
 pytestmark = pytest.mark.slow
 
-INPUTS = int(os.environ.get("KIT_INPUTS", 100))
+INPUTS = int(os.environ.get("KIT_INPUTS", 50))
 SEED = int(os.environ.get("KIT_INPUT_SEED", 1))
 
 # ---------------------------------------------------------------- words

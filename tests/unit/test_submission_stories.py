@@ -67,7 +67,7 @@ ANSWERS = ("dead", "killed", "slow", "empty", "banner", "cut", "garbled", "twice
 POINTS = ("noted", "saved", "placed", "asked", "taken", "answered", "identified", "refused")
 NUMBERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DAMAGES = ("", '{"id": "3", "fold', "\0" * 20, "\udcff\udcfe\n", '{"id": 7, "folder": ["x"]}\n')  # to the history
-STORIES = int(os.environ.get("KIT_STORIES", 25))
+STORIES = int(os.environ.get("KIT_STORIES", 12))
 SEED = int(os.environ.get("KIT_STORY_SEED", 1))
 
 

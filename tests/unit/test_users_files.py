@@ -484,24 +484,19 @@ TYPED = [
     Typed("shell job.yaml --cluster far", 1, ""),
     Typed("submit job.yaml --cluster new --output runs/r-new", 0, "submitted job"),
     Typed("images --cluster new", 0, "no images"),
+    # Every folder with one command, and every command with one folder.
+    *(Typed(f"submit job.yaml --output runs/r-x --cluster {name}", 1, "cannot make") for name in ("locked", "to-nothing")),
+    *(Typed(f"images gc --yes --cluster {name}", 2, "cannot be kit's folder there") for name in ("root", "up", "home", "tilde", "kit-up")),
     *(
-        Typed(f"{words} --cluster {name}", 1, "cannot make")
-        for name in ("locked", "to-nothing")
-        for words in ("images", "nodes", "submit job.yaml --output runs/r-x")
-    ),
-    *(
-        Typed(f"{words} --cluster {name}", 2, "cannot be kit's folder there")
-        for name in ("root", "up", "home", "tilde", "kit-up")
-        for words in ("images", "images gc --yes", "nodes", "submit job.yaml --output runs/r-x")
-    ),
-    *(
-        Typed(f"{words} --cluster {name}", 1, "is not kit's")
-        for name in ("clone", "hidden", "file", "pipe", "to-home", "to-files", "unreadable")
-        for words in ("images", "nodes", "submit job.yaml --output runs/r-x")
+        Typed(f"submit job.yaml --output runs/r-x --cluster {name}", 1, "is not kit's")
+        for name in ("hidden", "file", "pipe", "to-home", "to-files", "unreadable")
     ),
     *(
         Typed(f"{words} --cluster clone", 1, "is not kit's")
-        for words in ("images gc --days 1 --yes", "build mine.tar", "doctor", "nodes --forget node3", "bench job.yaml", "shell job.yaml", "when job.yaml")
+        for words in (
+            "images", "images gc --days 1 --yes", "build mine.tar", "doctor", "nodes", "nodes --forget node3", "submit job.yaml --output runs/r-x",
+            "bench job.yaml", "shell job.yaml", "when job.yaml",
+        )
     ),
     Typed("images", 0, f"old-{KITS}.sqsh"),
     Typed("images gc --days 1 --cluster here", 0, "nothing is removed without --yes"),
@@ -511,10 +506,10 @@ TYPED = [
     Typed("build broken.tar", 1, "broken.tar"),
     Typed("run job.yaml --name here --output runs/r-here", 0, "told"),
     *(
-        Typed(f"{words} job.yaml --output {where}", 2, "already exists")
+        Typed(f"run job.yaml --output {where}", 2, "already exists")
         for where in ("runs/mine", ".", "..", "/", "~", "data", "train.sh", "fifo", "'to data'", "'to nothing'")
-        for words in ("run", "render")
     ),
+    Typed("render job.yaml --output data", 2, "already exists"),
     Typed("status here", 0, "COMPLETED"),
     Typed("logs here", 0, "told"),
     Typed("why here", 0, ""),

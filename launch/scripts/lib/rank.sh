@@ -13,6 +13,7 @@ rank::run() {
     source "${KIT_RUN_DIR}/lib/asking.sh"
     exec {kit_asking}> >(rank::ask_for_checkpoint)
   fi
+  # shellcheck disable=SC2034  # peers.sh reads them
   local kit_has_peers='' kit_before=''
   ! declare -F peers::begin >/dev/null || peers::begin
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
@@ -60,7 +61,7 @@ rank::count_killed() {
     esac
     [[ ! -r "${kit_file}" ]] || kit_counter="${kit_file}"
   done 2>/dev/null </proc/self/cgroup || true
-  while read -r kit_name kit_value; do [[ "${kit_name}" != oom_kill ]] || kit_killed=kit_value; done 2>/dev/null <"${kit_counter}" || true
+  while read -r kit_name kit_value; do [[ "${kit_name}" != oom_kill ]] || kit_killed="${kit_value}"; done 2>/dev/null <"${kit_counter}" || true
 }
 
 # rank::add_children PROCESS - adds those that it has started to the caller's kit_processes.
