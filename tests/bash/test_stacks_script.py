@@ -142,8 +142,9 @@ def test_py_spy_is_found_on_the_path_of_the_node_and_of_the_rank(place: str, sta
 
 def test_a_stopped_process_is_read_as_it_is_and_stays_stopped(start: Start) -> None:
     process = start(0)
-    os.kill(process.pid, signal.SIGSTOP)
     state = Path(f"/proc/{process.pid}/stat")
+    until(lambda: " S " in state.read_text())  # behind the line that says that it is there
+    os.kill(process.pid, signal.SIGSTOP)
     until(lambda: " T " in state.read_text())
     (found,) = look(py_spy())
     assert names(found) == ["deep", "<module>"]
