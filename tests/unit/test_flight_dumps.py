@@ -24,6 +24,10 @@ def entry(number: int, name: str = "all_reduce", group: tuple[str, str] = ALL, *
     return {**facts, "state": state, "retired": over, "frames": frames, "input_sizes": [[sizes]]}
 
 
+def calls(first: int, last: int) -> list[dict[str, Any]]:
+    return [entry(number) for number in range(first, last + 1)]
+
+
 def explained(folder: Path, traces: dict[int, list[dict[str, Any]]], ranks: int = 4) -> str:
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}, "1": {"name": "1", "desc": "tp", "ranks": "[2, 3]"}}
     logs = folder / "log/7"
@@ -63,6 +67,25 @@ DONE = entry(1, over=True)
         (
             {0: [entry(5)], 1: [entry(5)], 2: [entry(4, over=True)], 3: [entry(4, over=True), entry(7, group=PAIR)]},
             "rank 3 waits in all_reduce 7 of tensor parallel, at /work/train.py:47; rank 2 has not called it",
+        ),
+        # The CPU runs ahead of a collective that does not end, and on each rank by as much as its program lets it.
+        (
+            {0: calls(1201, 1205), 1: calls(1201, 1250), 2: calls(1201, 1250), 3: [entry(1200, over=True)]},
+            "ranks 0-2 wait in all_reduce 1201 of default_pg, at /work/train.py:1241; rank 3 has not called it, and was last at all_reduce 1200, /work/train.py:1240",
+        ),
+        (
+            {rank: [entry(1201, "broadcast" if rank == 3 else "all_reduce"), *calls(1202, 1205 + rank)] for rank in range(4)},
+            "ranks 0-3 wait in all_reduce 1201 of default_pg, at /work/train.py:1241, where the ranks differ: [[8]], all_reduce, broadcast",
+        ),
+        # Who has sent its part of a broadcast is through with it.
+        (
+            {rank: [entry(2, "broadcast" if rank == 0 else "all_reduce", over=rank == 0), entry(3)] for rank in range(4)},
+            "ranks 1-3 wait in all_reduce 2 of default_pg, at /work/train.py:42, where the ranks differ: [[8]], all_reduce, broadcast",
+        ),
+        # What came before a call that is over is over, too, whatever was noted: torch notes no end of what is in a coalesced call.
+        (
+            {rank: [entry(1), entry(2), entry(3, over=True), *([] if rank == 3 else calls(4, 5))] for rank in range(4)},
+            "ranks 0-2 wait in all_reduce 4 of default_pg, at /work/train.py:44; rank 3 has not called it, and was last at all_reduce 3, /work/train.py:43",
         ),
         # What pairs send has numbers of its own.
         ({rank: [DONE, entry(9, "send", p2p=True)] for rank in range(4)}, ""),

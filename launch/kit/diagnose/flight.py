@@ -26,7 +26,7 @@ _OF_TORCH = ("/torch/", "/accelerate/", "/deepspeed/", "/lightning/", "/transfor
 
 @dataclass(frozen=True)
 class Call:
-    """The last collective that a rank has called in a process group."""
+    """A collective that a rank has called in a process group."""
 
     number: int  # of the collective in its group, from 1
     name: str  # such as all_reduce
@@ -37,28 +37,38 @@ class Call:
 
 @dataclass(frozen=True)
 class Group:
-    """A process group as the ranks' dumps show it."""
+    """A process group as the ranks' dumps show it.
+
+    NCCL's calls return at once, so a rank may have called many more after the one that hangs.
+    """
 
     name: str
     ranks: frozenset[int]
-    last: Mapping[int, Call]  # {rank: its last call}
+    calls: Mapping[int, Mapping[int, Call]]  # {rank: {number: call}}, from the last that is over
 
     @property
     def number(self) -> int:
-        """Return the number of the collective that came furthest."""
-        return max(call.number for call in self.last.values())
+        """Return the number of the first collective that did not end; 0 where there is none."""
+        calls = (call for of_rank in self.calls.values() for call in of_rank.values())
+        return min((call.number for call in calls if not call.is_over), default=0)
+
+    @property
+    def called(self) -> dict[int, Call]:
+        """Return {rank: its call} of that collective."""
+        number, found = self.number, self.calls.items()
+        return {rank: of_rank[number] for rank, of_rank in found if number in of_rank}
 
     @property
     def waiting(self) -> list[int]:
-        """Return the ranks that are in that collective."""
-        found = self.last.items()
-        return sorted(r for r, call in found if call.number == self.number and not call.is_over)
+        """Return the ranks that are in it."""
+        return sorted(rank for rank, call in self.called.items() if not call.is_over)
 
     @property
     def missing(self) -> list[int]:
         """Return the ranks that have not called it."""
-        called = {rank for rank, call in self.last.items() if call.number == self.number}
-        return sorted(self.ranks - called)
+        number = self.number
+        came = {rank for rank, of_rank in self.calls.items() if max(of_rank) >= number}
+        return sorted(self.ranks - came)
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Stuck:
     @property
     def call(self) -> Call:
         """Return the collective, as the first rank that waits in it called it."""
-        return self.group.last[self.group.waiting[0]]
+        return self.group.called[self.group.waiting[0]]
 
     @property
     def what(self) -> str:
@@ -89,8 +99,8 @@ class Stuck:
         """Return who is missing, or by what the calls differ, as the end of a sentence."""
         group, missing = self.group, self.group.missing
         if not missing:
-            names = {group.last[rank].name for rank in group.waiting}
-            sizes = {group.last[rank].sizes for rank in group.waiting}
+            called = group.called.values()
+            names, sizes = {call.name for call in called}, {call.sizes for call in called}
             if len(names) > 1 or len(sizes) > 1:
                 return f", where the ranks differ: {', '.join(sorted(names | sizes))}"
             fault = "a link or a GPU may be at fault"
@@ -99,9 +109,10 @@ class Stuck:
         if not late:
             return f"; {formats.ranks_do(missing, 'has', 'have')} left no dump"
         said = f"; {formats.ranks_do(late, 'has', 'have')} not called it"
-        last = group.last.get(late[0])
-        if not last:
+        calls = group.calls.get(late[0])
+        if not calls:
             return said
+        last = calls[max(calls)]
         who = f"rank {late[0]} " if len(late) > 1 else ""
         return f"{said}, and {who}was last at {last.name} {last.number}, {short(last.place)}"
 
@@ -130,10 +141,11 @@ def explain(dumps: Mapping[int, Path], ranks: int) -> str:
 
 def _groups(traces: Mapping[int, dict[str, Any]], ranks: int) -> Iterator[Group]:
     """Yield the process groups that the dumps know, where all is as torch writes it."""
-    last: dict[str, dict[int, Call]] = {}
+    calls: dict[str, dict[int, dict[int, Call]]] = {}
     names: dict[str, str] = {}
     members: dict[str, set[int]] = {}
     for rank, trace in traces.items():
+        found: dict[str, dict[int, Call]] = {}
         for entry in trace["entries"]:
             try:
                 key, name = map(str, entry["process_group"])
@@ -141,14 +153,24 @@ def _groups(traces: Mapping[int, dict[str, Any]], ranks: int) -> Iterator[Group]
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 continue
             names[key] = name or key
-            if call and call.number >= last.setdefault(key, {}).get(rank, call).number:
-                last[key][rank] = call
+            if call:
+                found.setdefault(key, {})[call.number] = call
+        for key, of_rank in found.items():
+            calls.setdefault(key, {})[rank] = _from_the_last_over(of_rank)
         for key, listed in _configured(trace):
             members.setdefault(key, set()).update(listed)
-    for key, calls in last.items():
+    for key, of_group in calls.items():
         known = members.get(key, set(range(ranks)) if names[key] == ALL_RANKS else set())
-        if calls:
-            yield Group(names[key], frozenset(known | set(calls)), calls)
+        yield Group(names[key], frozenset(known | set(of_group)), of_group)
+
+
+def _from_the_last_over(calls: Mapping[int, Call]) -> dict[int, Call]:
+    """Return a rank's last call that is over, and those after it.
+
+    All before it are over, too: torch notes no end of the parts of a coalesced call.
+    """
+    over = max((number for number, call in calls.items() if call.is_over), default=None)
+    return {number: call for number, call in calls.items() if over is None or number >= over}
 
 
 def _call(entry: Mapping[str, Any]) -> Optional[Call]:
