@@ -82,6 +82,16 @@ DONE = entry(1, over=True)
             {rank: [entry(2, "broadcast" if rank == 0 else "all_reduce", over=rank == 0), entry(3)] for rank in range(4)},
             "ranks 1-3 wait in all_reduce 2 of default_pg, at /work/train.py:42, where the ranks differ: [[8]], all_reduce, broadcast",
         ),
+        # Two ranks differ in the second group, and have then called the next collective of the first.
+        (
+            {rank: [*([entry(7, "broadcast" if rank == 3 else "all_reduce", group=PAIR)] if rank > 1 else []), entry(5)] for rank in range(4)},
+            "ranks 2-3 wait in all_reduce 7 of tensor parallel, at /work/train.py:47, where the ranks differ: [[8]], all_reduce, broadcast",
+        ),
+        # Rank 3 comes to neither group; rank 2 waits for it in the second one first.
+        (
+            {0: [entry(5)], 1: [entry(5)], 2: [entry(7, group=PAIR), entry(5)], 3: [entry(4, over=True), entry(6, over=True, group=PAIR)]},
+            "rank 2 waits in all_reduce 7 of tensor parallel, at /work/train.py:47; rank 3 has not called it, and was last at all_reduce 6, /work/train.py:46",
+        ),
         # What came before a call that is over is over, too, whatever was noted: torch notes no end of what is in a coalesced call.
         (
             {rank: [entry(1), entry(2), entry(3, over=True), *([] if rank == 3 else calls(4, 5))] for rank in range(4)},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -31,6 +31,7 @@ class Call:
     number: int  # of the collective in its group, from 1
     name: str  # such as all_reduce
     sizes: str  # of what goes in
+    position: int  # in the rank's dump, which has the calls in all groups in their order
     place: str  # file:line of the program; empty where only torch is on the stack
     is_over: bool
 
@@ -126,9 +127,9 @@ def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
     stuck = [group for group in _groups(traces, ranks) if group.waiting]
     if not stuck:
         return None
-    waiting = {rank for group in stuck for rank in group.waiting}
-    # A rank that is missing here may itself wait in another group: that one comes first.
-    stuck.sort(key=lambda group: not group.missing or not waiting.isdisjoint(group.missing))
+    first = _first_waits(stuck)
+    # A rank that a group needs may itself wait in another group: that one comes first.
+    stuck.sort(key=lambda group: (_waits_elsewhere(group, first), not group.missing))
     at_s = max(map(log_files.changed_ns, dumps.values())) / 1e9
     return Stuck(stuck[0], frozenset(traces), at_s)
 
@@ -139,6 +140,23 @@ def explain(dumps: Mapping[int, Path], ranks: int) -> str:
     return stuck.sentence() if stuck else ""
 
 
+def _first_waits(stuck: Iterable[Group]) -> dict[int, Call]:
+    """Return {rank: the one that it called first} of the collectives that did not end."""
+    first: dict[int, Call] = {}
+    for group in stuck:
+        for rank, call in group.called.items():
+            if not call.is_over and call.position <= first.get(rank, call).position:
+                first[rank] = call
+    return first
+
+
+def _waits_elsewhere(group: Group, first: Mapping[int, Call]) -> bool:
+    """Return whether a rank that the group's collective still needs waits in another one before."""
+    called = group.called
+    needed = [*group.waiting, *group.missing]
+    return any(rank in first and called.get(rank) is not first[rank] for rank in needed)
+
+
 def _groups(traces: Mapping[int, dict[str, Any]], ranks: int) -> Iterator[Group]:
     """Yield the process groups that the dumps know, where all is as torch writes it."""
     calls: dict[str, dict[int, dict[int, Call]]] = {}
@@ -146,10 +164,10 @@ def _groups(traces: Mapping[int, dict[str, Any]], ranks: int) -> Iterator[Group]
     members: dict[str, set[int]] = {}
     for rank, trace in traces.items():
         found: dict[str, dict[int, Call]] = {}
-        for entry in trace["entries"]:
+        for position, entry in enumerate(trace["entries"]):
             try:
                 key, name = map(str, entry["process_group"])
-                call = _call(entry)
+                call = _call(entry, position)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 continue
             names[key] = name or key
@@ -173,7 +191,7 @@ def _from_the_last_over(calls: Mapping[int, Call]) -> dict[int, Call]:
     return {number: call for number, call in calls.items() if over is None or number >= over}
 
 
-def _call(entry: Mapping[str, Any]) -> Optional[Call]:
+def _call(entry: Mapping[str, Any], position: int) -> Optional[Call]:
     """Return the call of an entry; None of a send or a receive, which pairs of ranks count."""
     if entry["is_p2p"]:
         return None
@@ -182,7 +200,8 @@ def _call(entry: Mapping[str, Any]) -> Optional[Call]:
     own = next((frame for frame in frames if not any(part in frame for part in _OF_TORCH)), "")
     is_over = bool(entry["retired"]) or entry["state"] == "completed"
     number = int(entry["collective_seq_id"])
-    return Call(number, name, str(entry.get("input_sizes", ""))[:80], own, is_over)
+    sizes = str(entry.get("input_sizes", ""))[:80]
+    return Call(number, name, sizes, position, own, is_over)
 
 
 def _configured(trace: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:
