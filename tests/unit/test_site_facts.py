@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from pathlib import Path
 
@@ -87,6 +88,24 @@ def test_times_are_those_of_slurm(text: str, expected: int | None) -> None:
 )
 def test_gpus_are_read_by_their_type(gres: str, expected: dict[str, int]) -> None:
     assert gpu_request.of_node(gres) == expected
+
+
+@pytest.mark.parametrize(("allowed", "hidden"), [("root,staff", True), ("root,ml", False), ("ALL", False)])
+def test_the_users_groups_are_known_at_a_site_that_lists_none(allowed: str, hidden: bool, slurm_says, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SSSD answers for each number, but lists no groups; and a number may have no name."""
+
+    def one(number: int) -> grp.struct_group:
+        if number != 4001:
+            raise KeyError(f"getgrgid(): gid not found: {number}")
+        return grp.struct_group(("ml", "*", number, []))
+
+    monkeypatch.setattr(os, "getgid", lambda: 4000)
+    monkeypatch.setattr(os, "getgroups", lambda: [4000, 4001])
+    monkeypatch.setattr(grp, "getgrall", list)
+    monkeypatch.setattr(grp, "getgrgid", one)
+    slurm_says("sinfo", SINFO)
+    slurm_says("scontrol", f"PartitionName=gpu AllowGroups={allowed} State=UP")
+    assert facts.ask()["gpu"].hidden is hidden
 
 
 def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:

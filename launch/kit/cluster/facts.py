@@ -8,6 +8,7 @@ from __future__ import annotations
 import grp
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -149,12 +150,17 @@ def _partition(fields: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
 
 
 def _is_in_group(allowed: str) -> bool:
-    """Return True if the user is in one of the groups."""
+    """Return True if the user is in one of the groups.
+
+    It looks up the user's own: a directory such as LDAP often lists none, or very many.
+    """
     if allowed == "ALL":
         return True
-    own = {os.getgid(), *os.getgroups()}
-    names = allowed.split(",")
-    return any(group.gr_name in names for group in grp.getgrall() if group.gr_gid in own)
+    own = set()
+    for number in {os.getgid(), *os.getgroups()}:
+        with suppress(KeyError):  # a number without a name
+            own.add(grp.getgrgid(number).gr_name)
+    return not own.isdisjoint(allowed.split(","))
 
 
 def _number(text: str) -> Optional[int]:
