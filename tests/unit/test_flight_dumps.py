@@ -63,6 +63,10 @@ DONE = entry(1, over=True)
             {rank: [DONE, entry(2, sizes=8 + (rank == 1))] for rank in range(4)},
             "ranks 0-3 wait in all_reduce 2 of default_pg, at /work/train.py:42, where the ranks differ: [[8]], [[9]], all_reduce",
         ),
+        (
+            {rank: [DONE, entry(2, "all_to_all_single", sizes=8 + rank)] for rank in range(4)},
+            "ranks 0-3 wait in all_to_all_single 2 of default_pg, at /work/train.py:42; all have called it, and it does not end: a link or a GPU may be at fault",
+        ),
         # Rank 3 is missing in the first group, since it waits in the second, to which rank 2 does not come.
         (
             {0: [entry(5)], 1: [entry(5)], 2: [entry(4, over=True)], 3: [entry(4, over=True), entry(7, group=PAIR)]},

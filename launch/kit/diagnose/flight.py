@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from kit.runs import log_files
 ALL_RANKS = "default_pg"  # the group of init_process_group
 MOST_RANKS = 1024  # whose dumps are read
 Shorten = Callable[[str], str]
+# Into these each rank may put in another amount: torch 2.13's, and the older names of them.
+_UNEVEN = re.compile(r"all_?to_?all.*|scatter|.*_v(_.*)?")
 _OF_TORCH = ("/torch/", "/accelerate/", "/deepspeed/", "/lightning/", "/transformers/")
 
 
@@ -102,7 +105,7 @@ class Stuck:
         if not missing:
             called = group.called.values()
             names, sizes = {call.name for call in called}, {call.sizes for call in called}
-            if len(names) > 1 or len(sizes) > 1:
+            if len(names) > 1 or (len(sizes) > 1 and not any(map(_UNEVEN.fullmatch, names))):
                 return f", where the ranks differ: {', '.join(sorted(names | sizes))}"
             fault = "a link or a GPU may be at fault"
             return f"; all have called it, and it does not end: {fault}"
