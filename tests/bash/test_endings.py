@@ -135,7 +135,7 @@ WAITS = f"trap 'exit 143' TERM\nexec 2>/dev/null\ntouch waits\n{WAIT}"
 def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_disks(at: str, tmp_path: Path, tag: str) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")
-    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{WAITS if at == "asked" else "echo local0; exit"}\nfi\n', image=str(image), stage="sbcast")
+    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{WAITS if at == "asked" else "echo local0 lacks; exit"}\nfi\n', image=str(image), stage="sbcast")
     stub(tmp_path / "bin", "sbcast", WAITS)
     process = begin(run, **{TAG: tag})
     until((run / "waits").exists, 60)
@@ -144,6 +144,19 @@ def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_
     assert [line for line in said(run) if " sending " not in line] == [
         "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",
         "  fix: to start it again: kit rerun",
+    ]
+    until(lambda: commands(tag) == [])
+
+
+def test_a_node_that_does_not_say_whether_it_has_the_image_is_named_in_time(tmp_path: Path, tag: str) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image")
+    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\necho local0 lacks\n{WAITS}fi\n', image=str(image), stage="sbcast", ready_timeout_s=2)
+    process = begin(run, **{TAG: tag})
+    assert process.wait(60) == 1
+    assert said(run) == [
+        "kit: error: local0: not ready after 2 s: local1",
+        f"  fix: what they were doing: {run}/log/{JOB_ID}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s",
     ]
     until(lambda: commands(tag) == [])
 

@@ -267,14 +267,14 @@ def test_what_arrives_damaged_is_refused_and_what_does_not_arrive_is_said(node: 
     assert done.returncode == 1 and "kit: error: node7: sbcast sent no image to this node\n  fix: " in done.stderr
 
 
-def test_only_nodes_that_lack_the_image_answer_that_they_do(node: Node) -> None:
+def test_a_node_answers_whether_it_has_the_image(node: Node) -> None:
     node.command()
     ask = 'source "$1"; source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/stages/sbcast.sh"; stage::missing'
     env = {**node.environment(), "SLURM_JOB_ID": "77"}
-    assert bash(ask, node.folder / "env.sh", env=env).stdout == "node7\n"
+    assert bash(ask, node.folder / "env.sh", env=env).stdout == "node7 lacks\n"
     node.prepare()
     found = bash(ask, node.folder / "env.sh", env=env)
-    assert (found.returncode, found.stdout) == (0, "")
+    assert (found.returncode, found.stdout) == (0, "node7 has\n")
 
 
 @pytest.mark.parametrize("stage", ["local", "sbcast"])

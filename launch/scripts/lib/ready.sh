@@ -49,15 +49,20 @@ ready::report_late() {
   ((SECONDS - looked_s <= 5)) || begin_s+=SECONDS-looked_s # the job was suspended meanwhile
   looked_s=SECONDS
   if ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
-    kill -TERM "${srun_pid}" 2>/dev/null || true
-    kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $(ready::late | kit::first_ten)" \
-      "what they were doing: ${KIT_ATTEMPT_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s" node-not-ready
+    ready::give_up "${srun_pid}" "$(ready::late | kit::first_ten)"
   elif ((SECONDS - begin_s >= report_s)); then
     kit::say "waiting since ${report_s} s for $(ready::late | wc -l) of ${NNODES} nodes: $(ready::late | kit::first_ten)"
     report_s+=report_s # 30 s, 60 s, 2 minutes ...
   fi
   # The answers so far came before this moment.
   event::note heard bytes "$(stat -c %s -- "${KIT_READY}" 2>/dev/null || printf 0)"
+}
+
+# ready::give_up SRUN_PID NODES - ends the job since these are not ready in time.
+ready::give_up() {
+  kill -TERM "$1" 2>/dev/null || true
+  kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $2" \
+    "what they were doing: ${KIT_ATTEMPT_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s" node-not-ready
 }
 
 # ready::late - prints the nodes that have not answered.

@@ -8,14 +8,13 @@ stage::received() { printf '%s/kit-%s/images/.%s.%s.received' "${KIT_SCRATCH:-/t
 
 stage::distribute() {
   [[ -r "${KIT_IMAGE}" ]] || kit::die "the image ${KIT_IMAGE} cannot be read" "check its path and mode: ls -l '${KIT_IMAGE}'" image-missing
-  local missing
-  local -i rc=0
+  local -i missing=0 rc=0
   # One step to ask is cheap beside sending an image to nodes that have it.
-  missing="$("${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing)" || rc=$?
+  stage::ask || rc=$?
   [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${rc}" # which has ended that step, too
   ((rc == 0)) || ending::explain_failure "${rc}"
-  [[ -n "${missing}" ]] || return 0
-  kit::say "sending ${KIT_IMAGE} to ${NNODES} nodes: $(wc -l <<<"${missing}") of them do not have it"
+  ((missing > 0)) || return 0
+  kit::say "sending ${KIT_IMAGE} to ${NNODES} nodes: ${missing} of them do not have it"
   exec {digest}< <(sha256sum <"${KIT_IMAGE}") # meanwhile
   sbcast --force -- "${KIT_IMAGE}" "$(stage::received)" || rc=$?
   ((rc == 0)) || sleep 0.5 # Slurm, too, may have ended it, a moment before it tells this script
@@ -27,15 +26,42 @@ stage::distribute() {
   export KIT_IMAGE_SHA256
 }
 
-# stage::missing - on a node: its name, where the image has to be sent.
+# stage::ask - sets the caller's `missing` to the number of nodes that do not have the image. A node that does not answer in time, such as
+# one whose file server hangs, ends the job; meanwhile Slurm, or a person, may want the nodes back.
+stage::ask() {
+  local answers node answer
+  local -a answered=()
+  local -i code=0 begin_s=SECONDS
+  exec {answers}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing)
+  local -ri srun_pid=$!
+  while true; do
+    code=0
+    read -r -t 1 -u "${answers}" node answer || code=$?
+    if ((code == 0)); then
+      answered+=("${node}")
+      [[ "${answer}" == has ]] || missing+=1
+    elif ((code <= 128)); then # srun has ended
+      break
+    else
+      ! preempt::asked || exit 1
+      ((SECONDS - begin_s < KIT_READY_TIMEOUT_S)) ||
+        ready::give_up "${srun_pid}" "$(job::hosts | grep -vxFf <(printf '%s\n' "${answered[@]}") | kit::first_ten)"
+    fi
+  done
+  exec {answers}<&-
+  wait "${srun_pid}"
+}
+
+# stage::missing - on a node: its name, and whether it has the image.
 stage::missing() {
   local -r source="${KIT_IMAGE}"
   stage::use
   stage::make_folder
-  if ! stage::has_copy; then
+  if stage::has_copy; then
+    printf '%s has\n' "$(kit::node)"
+  else
     [[ ! -r "${source}" ]] || scratch::need "${KIT_MINE}" "$(stat -Lc %s -- "${source}")" "a copy of ${source}"
-    kit::node
-    printf '\n'
+    printf '%s lacks\n' "$(kit::node)"
   fi
 }
 
