@@ -29,11 +29,15 @@ stage::distribute() {
 # stage::ask - sets the caller's `missing` to the number of nodes that do not have the image. A node that does not answer in time, such as
 # one whose file server hangs, ends the job; meanwhile Slurm, or a person, may want the nodes back.
 stage::ask() {
-  local answers node answer
+  local pipe answers node answer
   local -a answered=()
   local -i code=0 begin_s=SECONDS
-  exec {answers}< <(exec "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing)
+  # srun is a job, since bash 4.4 waits only for the process substitution that it started last.
+  exec {pipe}<> <(:)
+  exec {answers}<"/proc/self/fd/${pipe}"
+  "${KIT_SRUN_EACH[@]}" bash "${KIT_RUN_DIR}/run_script.sh" missing >&"${pipe}" {pipe}>&- {answers}<&- &
   local -ri srun_pid=$!
+  exec {pipe}>&-
   while true; do
     code=0
     read -r -t 1 -u "${answers}" node answer || code=$?
