@@ -18,7 +18,7 @@ from kit.cli import examination
 from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_checks, rounds
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
 from kit.cluster.doctor.facts import Cluster, Needs, Node
-from kit.cluster.doctor.rounds import Examination
+from kit.cluster.doctor.rounds import Examination, Wanted
 from kit.config.mount_list import Mount
 from kit.slurm import hostlist
 
@@ -461,6 +461,104 @@ def test_the_script_answers_through_srun(kit: Callable, without_slurm: Path) -> 
     node = json.loads(done.stdout)["nodes"]["node1"]
     assert node["answered"] and node["said"]["folder"][0][0] == "ok" and abs(node["clock_ahead_s"]) < 1
     assert "clock" in node["checks"]
+
+
+MIXED_PARTITION = """\
+NodeName=node1 NodeAddr=node1 AvailableFeatures=a100,ib ActiveFeatures=a100,ib State=MIXED Partitions=cpu
+NodeName=node2 NodeAddr=node2 AvailableFeatures=h100,ib ActiveFeatures=h100,ib State=IDLE Partitions=cpu
+NodeName=node3 NodeAddr=node3 AvailableFeatures=h100 ActiveFeatures=h100 State=IDLE+RESERVED Partitions=cpu
+NodeName=node4 NodeAddr=node4 ActiveFeatures=(null) State=IDLE+MAINTENANCE+RESERVED Partitions=cpu
+NodeName=node5 NodeAddr=node5 State=IDLE+RESERVED Partitions=other
+"""
+RESERVATIONS = """\
+ReservationName=repair StartTime=2026-01-01T00:00:00 Nodes=node4 NodeCnt=1 State=ACTIVE
+ReservationName=course StartTime=2026-01-01T00:00:00 Nodes=node[3,5] NodeCnt=2 Features=(null) PartitionName=(null) State=ACTIVE
+ReservationName=exam StartTime=2026-01-01T00:00:00 Nodes=node[3,5] NodeCnt=2 Features=(null) PartitionName=other State=ACTIVE
+ReservationName=software StartTime=2026-01-01T00:00:00 Nodes=(null) NodeCnt=0 Licenses=matlab:2 State=ACTIVE
+"""
+# As Slurm does, it refuses a list of nodes of which one has not the feature, or is not of the reservation. As at some sites, it
+# gives node1 only to jobs that ask for a feature.
+SRUN_THAT_REFUSES = """\
+for option; do
+  case ${option} in
+    --nodelist=*) nodes=${option#*=} ;;
+    --constraint=*) constraint=${option#*=} ;;
+    --reservation=*) reservation=${option#*=} ;;
+    -*) ;;
+    *) break ;;
+  esac
+  shift
+done
+case ${constraint-}:${reservation-}:${nodes} in
+  a100::node1 | :course:node3) SLURMD_NODENAME=${nodes} SLURM_JOB_ID=7 exec "$@" ;;
+esac
+echo 'srun: error: Unable to allocate resources: Requested node configuration is not available' >&2
+exit 1
+"""
+
+
+@pytest.fixture
+def mixed(without_slurm: Path) -> Path:
+    """A PATH on which Slurm has a partition of unlike nodes, and reservations."""
+    slurm(without_slurm, SRUN_THAT_REFUSES)
+    told = {"node": MIXED_PARTITION, "reservation": RESERVATIONS}
+    answers = "".join(f"  'show {what} --oneliner') cat <<'END'\n{text}END\n    ;;\n" for what, text in told.items())
+    names = "  'show hostnames '*) echo node2 ;;\n"
+    (without_slurm / "scontrol").write_text(SCONTROL.replace('"$*" in\n', f'"$*" in\n{answers}{names}'))
+    return without_slurm
+
+
+@pytest.mark.parametrize(("places", "node"), [("constraint: a100", "node1"), ("reservation: course", "node3")])
+def test_a_job_that_may_not_have_every_node_does_not_fail_for_it(places: str, node: str, kit: Callable, mixed: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"command: sort\nlauncher: srun\nruntime: none\nslurm: {{{places}}}\n")
+    said = json.loads(kit("doctor", "job.yaml", "--json", check=False, PATH=str(mixed), timeout_s=60).stdout)
+    assert said["nodes"][node]["answered"] and "asking" not in [item["check"] for item in said["findings"]], said["findings"]
+
+
+@pytest.mark.parametrize(
+    ("places", "wanted", "asked", "is_told"),
+    [
+        ({}, Wanted(), {"node1", "node2"}, False),
+        ({"constraint": "ib"}, Wanted(nodes=1), {"node2"}, True),  # the idle one
+        ({"constraint": "a100&ib"}, Wanted(), {"node1"}, True),
+        ({"constraint": "a100|h100"}, Wanted(), {"node1", "node2"}, True),
+        ({"constraint": "[a100|h100]"}, Wanted(), {"node1", "node2"}, False),  # they are not of one kind
+        ({"constraint": "a100*1"}, Wanted(), {"node1", "node2"}, False),
+        ({"constraint": "a100"}, Wanted(nodelist="node2"), {"node2"}, False),
+        ({"reservation": "repair"}, Wanted(), {"node4"}, False),
+        ({"reservation": "course"}, Wanted(), {"node3"}, False),
+        ({"reservation": "exam"}, Wanted(), {"node5"}, False),  # Slurm takes its partition
+        ({"reservation": "exam", "partition": "cpu"}, Wanted(), {"node3"}, False),
+        ({"reservation": "software", "constraint": "h100"}, Wanted(), {"node2"}, True),
+        ({"reservation": "unknown"}, Wanted(), {"node1", "node2"}, False),
+    ],
+)
+def test_the_nodes_that_are_asked_and_whether_srun_is_told_the_constraint(
+    places: dict[str, str], wanted: Wanted, asked: set[str], is_told: bool, mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(mixed))
+    needs = Needs(slurm=places)
+    assert rounds._choose(wanted, Cluster(needs, [])).keys() == asked
+    assert ("constraint" in needs.slurm) == is_told
+
+
+@pytest.mark.parametrize(
+    ("constraint", "features", "suits"),
+    [
+        ("", "", True),
+        ("a100", "a100,ib", True),
+        ("a100", "a100-80g", False),
+        ("a100&ib", "a100", False),
+        ("(a100&ib)", "a100,ib", True),
+        ("a100,ib", "a100", False),
+        ("a100|h100", "h100", True),
+        ("[rack1|rack2]", "rack2", True),
+        ("[rack1|rack2]", "rack3", False),
+        ("ib*4", "", True),  # of four nodes of the job, whatever the others have
+    ],
+)
+def test_a_constraint_chooses_nodes_as_slurm_does(constraint: str, features: str, suits: bool) -> None:
+    assert rounds._may_get(features.split(","), constraint) == suits
 
 
 @pytest.mark.parametrize("lines", ["setup: module load tool", "host_setup: module load tool"])

@@ -20,6 +20,8 @@ from kit.slurm.jobs import (
     why_waiting,
 )
 from kit.slurm.nodes import (
+    NodeFacts,
+    Reservation,
     accounts,
     all_nodes,
     answers,
@@ -28,6 +30,7 @@ from kit.slurm.nodes import (
     down_nodes,
     mpi_types,
     partitions,
+    reservation,
     srun_has,
 )
 from kit.slurm.steps import begin_on_nodes, in_job, on_nodes

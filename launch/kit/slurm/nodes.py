@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple, Optional
 
 from kit.base.errors import KitError
-from kit.slurm import client, gpu_request
+from kit.slurm import client, gpu_request, hostlist
 
 
 def partitions(within_s: float) -> list[str]:
@@ -33,20 +33,39 @@ class NodeFacts(NamedTuple):
     reason: str
     gpus: int
     partitions: list[str]
+    features: list[str]  # those that it has now
 
 
 def all_nodes() -> list[NodeFacts]:
     found = []
+    names = "NodeName|NodeAddr|State|Gres|Partitions|ActiveFeatures"
     for line in client.ask(["scontrol", "show", "node", "--oneliner"]).splitlines():
-        facts = dict(re.findall(r"(?:^| )(NodeName|NodeAddr|State|Gres|Partitions)=(\S*)", line))
+        facts = dict(re.findall(rf"(?:^| )({names})=(\S*)", line))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
         gpus = sum(gpu_request.of_node(facts.get("Gres", "")).values())
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]
         if name := facts.get("NodeName", ""):
             address, state = facts.get("NodeAddr", ""), facts.get("State", "")
             why = reason[1] if reason else ""
-            found.append(NodeFacts(name, address, state, why, gpus, partitions))
+            features = facts.get("ActiveFeatures", "").split(",")
+            found.append(NodeFacts(name, address, state, why, gpus, partitions, features))
     return found
+
+
+class Reservation(NamedTuple):
+    nodes: list[str]
+    partition: str  # of a job in it that names none; may be empty
+
+
+def reservation(name: str) -> Reservation:
+    """Return a reservation; without nodes if it has none, as one of licenses, or is unknown."""
+    for line in client.ask(["scontrol", "show", "reservation", "--oneliner"]).splitlines():
+        line = line.replace("=(null)", "=")
+        facts = dict(re.findall(r"(?:^| )(ReservationName|Nodes|PartitionName)=(\S*)", line))
+        if facts.get("ReservationName") == name:
+            nodes = hostlist.expand(facts.get("Nodes", ""))
+            return Reservation(nodes, facts.get("PartitionName", ""))
+    return Reservation([], "")
 
 
 def down_nodes(nodes: str) -> list[str]:

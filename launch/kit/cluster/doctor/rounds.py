@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from kit.slurm import hostlist
 
 # The options that decide where a job runs, and which limits of this machine it has there.
 PLACES = "partition account qos reservation constraint clusters wckey propagate".split()
+# A constraint that is more than a list of features joined with & or with |: [rack1|rack2], a&b|c.
+_NOT_OF_ONE_NODE = re.compile(r"[][()*]|&.*\||\|.*&")
 
 
 @dataclass(frozen=True)
@@ -187,22 +190,29 @@ def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
 
 def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
     """Put the nodes into `cluster`, and return {name: address} of those to ask."""
-    known = slurm.all_nodes()
-    partition = cluster.asked.slurm.get("partition") or slurm.default_partition()
+    places, known = cluster.asked.slurm, slurm.all_nodes()
+    constraint, name = places.get("constraint", ""), places.get("reservation")
+    reservation = slurm.reservation(name) if name else slurm.Reservation([], "")
     if wanted.nodelist:
         cluster.asked.named = True
-        names = hostlist.expand(wanted.nodelist) or [wanted.nodelist]
-        if unknown := [name for name in names if name not in {node.name for node in known}]:
-            raise UsageError(
-                f"Slurm knows no node {hostlist.fold(unknown)}",
-                "to see the nodes: sinfo --Node",
-                where="--nodelist",
-            )
-        known = [node for node in known if node.name in names]
-    elif partition:
-        known = [node for node in known if set(node.partitions) & set(partition.split(","))]
+        known = _named(wanted.nodelist, known)
+    else:
+        partition = places.get("partition") or reservation.partition or slurm.default_partition()
+        known = [
+            node
+            for node in known
+            if (not partition or set(node.partitions) & set(partition.split(",")))
+            and (not reservation.nodes or node.name in reservation.nodes)
+            and _may_get(node.features, constraint)
+        ]
     cluster.nodes = [
-        Node(node.name, {}, node.state, node.reason, node.gpus, asked=_is_free(node.state))
+        Node(
+            node.name,
+            state=node.state,
+            reason=node.reason,
+            gpus=node.gpus,
+            asked=_is_free(node.state, is_reserved=node.name in reservation.nodes),
+        )
         for node in known
     ]
     if wanted.nodes:
@@ -212,12 +222,42 @@ def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
         for node in free[wanted.nodes :]:
             node.asked = False
         cluster.nodes = [node for node in cluster.nodes if node.asked or is_unwell(node.state)]
-    chosen = {node.name for node in cluster.nodes if node.asked}
-    return {node.name: node.address for node in known if node.name in chosen}
+    asked = {node.name for node in cluster.nodes if node.asked}
+    chosen = [node for node in known if node.name in asked]
+    if _NOT_OF_ONE_NODE.search(constraint) or not all(
+        _may_get(node.features, constraint) for node in chosen
+    ):
+        del places["constraint"]  # else Slurm might refuse the nodes, which are named
+    return {node.name: node.address for node in chosen}
 
 
-def _is_free(state: str) -> bool:
-    """Return True if a small job may start on a node of this state now."""
+def _named(nodelist: str, known: list[slurm.NodeFacts]) -> list[slurm.NodeFacts]:
+    """Return the nodes of a list. Raise UsageError if Slurm does not know one."""
+    names = hostlist.expand(nodelist) or [nodelist]
+    if unknown := [name for name in names if name not in {node.name for node in known}]:
+        raise UsageError(
+            f"Slurm knows no node {hostlist.fold(unknown)}",
+            "to see the nodes: sinfo --Node",
+            where="--nodelist",
+        )
+    return [node for node in known if node.name in names]
+
+
+def _may_get(features: list[str], constraint: str) -> bool:
+    """Return True if a node with these features may be one of a job's with this constraint."""
+    if "*" in constraint:  # [a100*2&h100*4]: each feature is asked of some nodes only
+        return True
+    wanted = set(re.split(r"[][()&|,]", constraint)) - {""}
+    return bool(wanted & {*features}) if "|" in constraint else wanted <= {*features}
+
+
+def _is_free(state: str, *, is_reserved: bool) -> bool:
+    """Return True if a small job may start on a node of this state now.
+
+    `is_reserved` says that the node is of the reservation that the job names.
+    """
     base, *flags = state.rstrip("*~#!%$@^-").split("+")
-    busy = {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "MAINTENANCE", "RESERVED"}
+    busy = {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP"}
+    if not is_reserved:
+        busy |= {"MAINTENANCE", "RESERVED"}
     return base in ("IDLE", "MIXED") and not is_unwell(state) and not busy & {*flags}
