@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -489,6 +490,55 @@ def test_a_job_of_that_number_in_another_folder_is_another_one(fake: ScriptedSlu
     fake.script("squeue", "")
     assert " PENDING " in call("status", "run")[1]
     assert call("cancel", "run")[1] == "kit: train (1001) is being cancelled\n"
+
+
+def put_again(fake: ScriptedSlurm, call, tmp_path: Path, end: str = "COMPLETED") -> None:
+    """The run directory of a job whose end is noted is submitted again by hand, and that job runs."""
+    call("submit", "train.py", "--output", "run")
+    begun(tmp_path / "run/log", "1001")
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("PENDING", end))
+    assert f" {end} " in call("status")[1]
+    fake.put("1009", "RUNNING", tmp_path / "run")
+    begun(tmp_path / "run/log", "1009")
+
+
+def begun(log: Path, job_id: str) -> None:
+    (log / job_id).mkdir()
+    (log / f"slurm-{job_id}.out").write_text(f"said by {job_id}\n")
+
+
+@pytest.mark.parametrize("end", ["COMPLETED", "FAILED"])
+@pytest.mark.parametrize("word", ["1009", "run", "train"])
+def test_a_job_that_a_user_submitted_in_a_run_directory_whose_end_is_noted_is_the_runs(word: str, end: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    put_again(fake, call, tmp_path, end)
+    assert call("logs", word)[1] == "said by 1009\n"
+    assert after(call, word) == (0, "kit: waits for train (1009) to end well")
+    assert call("status", word)[1].splitlines()[1].startswith("1009  train  RUNNING")
+    assert call("cancel", word)[1] == "kit: train (1009) is being cancelled\n"
+    assert fake.calls("scancel") == ["scancel 1009"]
+
+
+def test_a_job_that_a_user_submitted_again_is_shown_to_its_end_where_no_run_is_named(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    put_again(fake, call, tmp_path)
+    history.add(replace(history.runs()[0], created_s=time.time() - 10 * 86400))
+    for command in ("status", "runs"):
+        assert call(command)[1].splitlines()[1].startswith("1009  train  RUNNING")
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("RUNNING", "FAILED"))
+    assert call("status")[1].splitlines()[1].startswith("1009  train  FAILED")
+    assert [(run.id, run.state) for run in history.runs()] == [("1009", "FAILED")]
+    asked = len(fake.calls("squeue"))
+    assert " FAILED " in call("status")[1] and len(fake.calls("squeue")) == asked
+
+
+def test_of_two_jobs_in_one_run_directory_the_one_whose_number_is_given_is_cancelled(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    put_again(fake, call, tmp_path)
+    fake.put("1005", "RUNNING", tmp_path / "run")
+    begun(tmp_path / "run/log", "1005")
+    assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")
+    assert call("logs", "1005")[1] == "said by 1005\n" and call("logs", "1001")[1] == "said by 1001\n"
+    assert call("cancel", "1005")[1] == "kit: train (1005) is being cancelled\n"
+    assert fake.calls("scancel") == ["scancel 1005"]
+    assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")
 
 
 def test_the_accounts_are_believed_of_the_runs_own_folder_alone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

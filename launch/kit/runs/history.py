@@ -154,11 +154,30 @@ def current(run: Run) -> Run:
     """Return the run under the id of its last job, which may have continued a preempted one."""
     newest = job_chain.last_job(run.folder, run.id) if run.id else run.id
     if newest != run.id:
-        run = replace(run, id=newest)
+        run = under(run, newest)
         # A full disk cuts off digits, too.
         if run.paths.logs(newest).exists() or run.paths.batch_log(newest).exists():
             add(run)
     return run
+
+
+def latest(run: Run) -> Run:
+    """Return the run as `current` does, or under the id of a job that began after its noted end.
+
+    A user may submit a run directory again: sbatch run_script.sh. Its job leaves no other note.
+    """
+    if run.state and not (run.local or run.array):
+        ids = filter(slurm.ID.fullmatch, run.paths.batch_logs())
+        newest = max(filter(str.isdecimal, ids), key=int, default="0")  # none of an array's tasks
+        if int(newest) > int(run.id.partition("_")[0] or 0):
+            run = under(run, newest)
+            add(run)
+    return current(run)
+
+
+def under(run: Run, job_id: str) -> Run:
+    """Return the run under the id of another of its jobs, of which no end is noted."""
+    return replace(run, id=job_id, state="", why="", ends={}, usage=None)
 
 
 def runs() -> list[Run]:

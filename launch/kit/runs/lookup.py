@@ -10,7 +10,7 @@ from typing import Optional
 
 from kit import slurm
 from kit.base.errors import UsageError, did_you_mean
-from kit.runs import history, run_dir, run_record, sharing, submit
+from kit.runs import history, job_chain, run_dir, run_record, sharing, submit
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -33,8 +33,8 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     number, _, cluster = word.partition(";")  # as --parsable prints the id of another cluster
     for run in reversed(known):
         is_there = not cluster or run.cluster == cluster
-        if is_there and (number == (run.id or None) or _is_earlier_job(number, run)):
-            return _fresh(run)
+        if is_there and (found := _of_job(number, run)):
+            return found
     if named := [run for run in reversed(known) if word in _names(run)]:
         return _fresh(_meant(word, named, live=live))
     if refusal := sharing.refusal(folder):
@@ -44,9 +44,18 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))
 
 
-def _is_earlier_job(number: str, run: Run) -> bool:
-    """Return whether a job that this run's job goes on for, or was requeued as, has the number."""
-    return number.isdecimal() and os.path.isdir(run.paths.logs(number))
+def _of_job(number: str, run: Run) -> Optional[Run]:
+    """Return the run under the id of its job of this number; None if it has no such job.
+
+    A job that another goes on for stands for that one.
+    """
+    if number and number == run.id:
+        return history.current(run)
+    logs = run.paths.logs(number)
+    if not (number.isdecimal() and os.path.isdir(logs)):
+        return None
+    # A user submitted it: it may run beside the one that is noted.
+    return _fresh(run) if job_chain.followed_by(logs) else history.under(run, number)
 
 
 def _meant(word: str, named: list[Run], *, live: bool) -> Run:
@@ -165,4 +174,4 @@ def _is_foreign(folder: str, record: RunRecord) -> bool:
 
 def _fresh(run: Run) -> Run:
     """Return the run under the id of its last job, which Slurm is asked for if it is unknown."""
-    return history.current(submit.settle(run))
+    return history.latest(submit.settle(run))

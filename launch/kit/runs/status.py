@@ -59,7 +59,7 @@ def _is_slurms(run: Run) -> bool:
 
 def _query_cluster(runs: list[Run]) -> dict[str, Status]:
     """Return {folder: status} of the runs of one cluster."""
-    runs = [run if run.state or run.local else history.current(run) for run in runs]
+    runs = [run if run.local else history.latest(run) for run in runs]
     unknown = list(filter(_is_slurms, runs))
     others = {sharing.owner(run.folder) for run in unknown} - {os.geteuid()}
     queue = slurm.queue(others) if unknown else {}
@@ -164,8 +164,17 @@ def _local(run: Run) -> Status:
 
 
 def recent(runs: list[Run]) -> list[Run]:
-    """Return the runs that may be active, and those of the last day."""
-    return [run for run in runs if not run.state or time.time() - run.created_s < formats.DAY_S]
+    """Return the runs that may be active, and those submitted or begun in the last day."""
+    since_s = time.time() - formats.DAY_S
+    return [run for run in runs if not run.state or max(run.created_s, _begun_s(run)) > since_s]
+
+
+def _begun_s(run: Run) -> float:
+    """Return when a job last began in the run directory, as far as is known."""
+    try:
+        return os.stat(run.paths.log).st_mtime
+    except OSError:
+        return 0.0
 
 
 def of_task(run: Run, number: Optional[int]) -> Status:
