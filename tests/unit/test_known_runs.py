@@ -314,6 +314,43 @@ def test_a_job_of_another_cluster_is_asked_for_and_cancelled_there(fake: Scripte
     assert fake.calls("scancel") == ["scancel --clusters=gpu2 1001"]
 
 
+# The cluster gpu2 was removed, or is in maintenance.
+NO_GPU2 = """\
+if [[ "${args}" == *--clusters=gpu2* ]]; then
+  echo "squeue: error: 'gpu2' can't be reached now, or it is an invalid entry for --cluster" >&2
+  exit 1
+fi
+list
+"""
+
+
+def test_a_cluster_that_does_not_answer_hides_no_run_of_another(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", 'take; [[ "${args}" != *far* ]] && echo "${id}" || echo "${id};gpu2"')
+    for name in ("far", "own"):
+        call("submit", "train.py", "--name", name, "--output", name)
+    fake.script("squeue", NO_GPU2)
+    for command in ("status", "runs"):
+        code, out, _ = call(command)
+        far, own = out.splitlines()[1:]
+        assert code == 0 and own.startswith("1002  own   PENDING ") and far.startswith("1001  far   UNKNOWN ")
+        assert "squeue refuses: squeue: error: 'gpu2' can't be reached now" in far
+    code, out, errors = call("cancel", "own", "far")
+    assert (code, out) == (1, "kit: own (1002) is being cancelled\n") and "far (1001) is not cancelled: squeue refuses: " in errors
+    assert fake.calls("scancel") == ["scancel 1002"]
+    assert " CANCELLED " in call("status")[1] and [run.state for run in history.runs()] == ["", "CANCELLED"]
+    code, _, errors = call("status", "far")
+    assert code == 1 and errors.startswith("kit: squeue refuses: ")
+
+
+def test_where_no_cluster_answers_that_is_an_error(fake: ScriptedSlurm, call) -> None:
+    fake.script("sbatch", 'take; [[ "${args}" != *far* ]] && echo "${id}" || echo "${id};gpu2"')
+    for name in ("far", "own"):
+        call("submit", "train.py", "--name", name, "--output", name)
+    fake.script("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    code, out, errors = call("status")
+    assert (code, out) == (1, "") and "Unable to contact slurm controller" in errors
+
+
 @pytest.mark.parametrize("words", [("exec", "1001", "--", "hostname"), ("hang", "1001")])
 def test_no_step_is_started_in_the_job_of_that_number_of_slurms_own_cluster(words: tuple[str, ...], fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     fake.script("sbatch", 'take; echo "${id};gpu2"')

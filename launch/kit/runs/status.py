@@ -32,15 +32,30 @@ def query(runs: list[Run]) -> list[Status]:
     """Return the status of each run.
 
     Call squeue once per cluster if a run may be active, and sacct once if logs do not tell its end.
-    Without a squeue, fail only if none of the runs can be told without it.
+    Without a squeue, fail only if none of the runs can be told without it. Fail if no cluster
+    answers; one that does not hides no runs of another.
     """
     runs = [submit.settle(run) for run in runs]  # first: it tells the cluster, too
     found = _without_slurm(runs)
     runs_left = [run for run in runs if run.folder not in found]
-    for cluster in dict.fromkeys(run.asked_of for run in runs_left):
-        with slurm.at(cluster):
-            found |= _query_cluster([run for run in runs_left if run.asked_of == cluster])
+    clusters = list(dict.fromkeys(run.asked_of for run in runs_left))
+    refusals = []
+    for cluster in clusters:
+        of_cluster = [run for run in runs_left if run.asked_of == cluster]
+        try:
+            with slurm.at(cluster):
+                found |= _query_cluster(of_cluster)
+        except KitError as error:
+            refusals.append(error)
+            found |= {run.folder: _untold(run, error) for run in of_cluster}
+    if refusals and len(refusals) == len(clusters):
+        raise refusals[0]
     return [found[run.folder] for run in runs]
+
+
+def _untold(run: Run, error: KitError) -> Status:
+    """Return the status of a run whose cluster has not answered."""
+    return Status(run, "UNKNOWN", error.problem) if _is_slurms(run) else _query_run(run, {}, None)
 
 
 def _without_slurm(runs: list[Run]) -> dict[str, Status]:
