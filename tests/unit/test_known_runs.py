@@ -260,6 +260,34 @@ def until(condition, patience_s: float = 60) -> None:
         time.sleep(0.02)
 
 
+def begin_slowly(fake: ScriptedSlurm, tmp_path: Path) -> subprocess.Popen[str]:
+    """A kit whose sbatch has taken the job, and does not answer before there is a file `go`."""
+    fake.script("sbatch", "take; touch asked.${id}; for i in {1..1000}; do [[ ! -e go ]] || break; sleep 0.05; done; echo ${id}")
+    words = [sys.executable, "-m", "kit", "submit", "train.py"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    until(lambda: (tmp_path / "slurm/asked.1001").exists())
+    return process
+
+
+def test_two_equal_submissions_at_one_moment_are_two_jobs(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    process = begin_slowly(fake, tmp_path)
+    fake.script("sbatch", "")
+    assert call("submit", "train.py")[1].startswith("kit: submitted job 1002")
+    (tmp_path / "slurm/go").touch()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and out.startswith("kit: submitted job 1001")
+    assert sorted(noted().values()) == ["1001", "1002"] and len(fake.calls("sbatch")) == 2
+
+
+def test_an_equal_submission_whose_kit_was_killed_is_found(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    process = begin_slowly(fake, tmp_path)
+    process.kill()
+    process.wait()
+    (tmp_path / "slurm/go").touch()
+    assert "did submit job 1001, though its answer was lost" in call("submit", "train.py")[1]
+    assert list(noted().values()) == ["1001"] and len(fake.calls("sbatch")) == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_sbatch_leaves_nothing(number: int, fake: ScriptedSlurm, tmp_path: Path) -> None:
     fake.script("scontrol", "touch asked; sleep 5")  # the run directory is there, and not yet submitted

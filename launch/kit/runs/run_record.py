@@ -39,7 +39,7 @@ class RunRecord(TypedDict, total=False):
     submitted: str
     cancelled: tuple[str, ...]  # the ids of jobs that Slurm was told to cancel
     local: bool
-    pid: int
+    pid: int  # of the kit that started it here, or submits it; 0 when that no longer asks
 
 
 def new(plan: Plan, code: CodeRecord) -> RunRecord:

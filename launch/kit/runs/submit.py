@@ -19,7 +19,7 @@ from kit.base import signals
 from kit.base.errors import KitError, warn
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
-from kit.runs import history, local_disk, run_dir, run_record, secret_file
+from kit.runs import history, local_disk, local_processes, run_dir, run_record, secret_file
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -32,15 +32,17 @@ AGAIN = "type the same command again: it asks first, and submits nothing twice; 
 
 def begin(plan: Plan, run: Path, options: list[str]) -> Run:
     """Note a run that is about to be submitted: whatever happens then, a command finds it again."""
-    noted = history.new(run, plan, "", local=False, array=plan.layout.array or "")
-    noted = replace(noted, cluster=slurm.cluster_name())
+    cluster = slurm.cluster_name()
     known: RunRecord = {
         "host": os.uname().nodename,
-        "cluster": noted.cluster,
+        "pid": os.getpid(),
+        "cluster": cluster,
         "clusters": chosen_clusters(plan),
     }
     run_dir.update(run, {**known, "sbatch_options": tuple(options)} if options else known)
-    return noted
+    # Noted last: who finds it knows from the record that this kit still asks.
+    noted = history.new(run, plan, "", local=False, array=plan.layout.array or "")
+    return replace(noted, cluster=cluster)
 
 
 def chosen_clusters(plan: Plan) -> str:
@@ -107,6 +109,8 @@ def _found(noted: Run, unsure: slurm.Unsure) -> slurm.Job:
             run_dir.give_up(Path(noted.folder))
             raise KitError(said.problem, said.fix) from None
     if not found:
+        with suppress(OSError, KitError):  # this process may live on, and call submit again
+            run_dir.update(Path(noted.folder), {"pid": 0})
         raise slurm.Unsure(
             f"{said.problem}; whether Slurm has the job is not known yet", AGAIN
         ) from None
@@ -205,7 +209,7 @@ def give_up(run: Run) -> Optional[Run]:
 def earlier(plan: Plan, invocation: list[str]) -> Optional[Run]:
     """Return the run that an earlier call of the same command has submitted.
 
-    Its answer was lost. Raise slurm.Unsure if nobody can say yet.
+    That call has ended, and its answer was lost. Raise slurm.Unsure if nobody can say yet.
     """
     unsettled = [run for run in history.runs() if run.is_unsettled]
     same = [run for run in unsettled if _is_same(run, plan, invocation)]
@@ -217,6 +221,9 @@ def _is_same(run: Run, plan: Plan, invocation: list[str]) -> bool:
     if run.name != plan.layout.name:
         return False
     record = run_dir.read_record(Path(run.folder))
+    is_here = record.get("host") == os.uname().nodename
+    if is_here and local_processes.has_kit(record, run.created_s):
+        return False  # it submits at this moment: both are wanted
     is_typed = _words(record.get("invocation", ())) == _words(invocation)
     return is_typed and run_record.plan_of(record).program.workdir == plan.program.workdir
 
