@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from running import TAG, stub, until
+from running import STUBS, TAG, stub, until
 
 ID = "0123456789abcdef"
 
@@ -90,6 +90,14 @@ def test_what_killed_jobs_left_goes_at_once_unless_a_creation_holds_it(kit, scra
         collect(kit, "--yes")
     assert scratch.left() == {f".kit-{ID}.unfinished"}
     collect(kit, "--yes")
+    assert scratch.left() == set()
+
+
+@pytest.mark.parametrize("old", ["", "yes"])
+def test_containers_in_the_folder_of_the_sites_enroot_conf_go_too(kit, old: str, scratch: Scratch, tmp_path: Path) -> None:
+    scratch.data = tmp_path / "site"
+    scratch.container(f"pyxis_kit-{ID}", days=8)
+    collect(kit, "--yes", PATH=f"{STUBS}:{os.environ['PATH']}", ENROOT_STUB_SITE=str(scratch.data), ENROOT_STUB_OLD=old)
     assert scratch.left() == set()
 
 

@@ -311,9 +311,10 @@ def test_containers_are_where_the_cluster_profile_says_before_the_sites_enroot_c
     assert node.containers() == {node.name(): FILES}
 
 
-def test_containers_are_where_the_sites_enroot_conf_says(node: Node) -> None:
+@pytest.mark.parametrize("old", ["", "yes"])
+def test_containers_are_where_the_sites_enroot_conf_says(old: str, node: Node) -> None:
     node.named_scratch, node.data = "", node.folder / "site"
-    assert node.start(ENROOT_STUB_SITE=str(node.data), HOME=str(node.folder / "home")).returncode == 0
+    assert node.start(ENROOT_STUB_SITE=str(node.data), HOME=str(node.folder / "home"), ENROOT_STUB_OLD=old).returncode == 0
     assert node.containers() == {node.name(): FILES}
 
 

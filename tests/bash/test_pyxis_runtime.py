@@ -95,7 +95,8 @@ def test_the_sites_scope_of_containers_is_read(line: str, is_job: bool, tmp_path
     assert done.returncode == (0 if is_job else 1), done.stderr
 
 
-def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_for(open_folder: Path) -> None:
+@pytest.mark.parametrize("old", ["", "yes"])
+def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_for(old: str, open_folder: Path) -> None:
     """Pyxis runs with the site's enroot.conf, so what this user's environment says of Enroot's folders does not count."""
     image = open_folder / "image.sqsh"
     image.write_text("hsqs\netc/x 1\n")
@@ -111,7 +112,7 @@ def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_fo
     """
     names = ("ENROOT_DATA_PATH", "ENROOT_RUNTIME_PATH", "ENROOT_CACHE_PATH", "ENROOT_TEMP_PATH")
     settings = {"KIT_RUN_DIR": str(SCRIPTS), "KIT_IMAGE": str(image), "KIT_FINGERPRINT": fingerprint(image) or "", "ENROOT_STUB_SITE": str(site)}
-    env = environment(STUBS, **settings, **{name: str(mine) for name in names}, HOME=str(open_folder / "home"))
+    env = environment(STUBS, **settings, **{name: str(mine) for name in names}, HOME=str(open_folder / "home"), ENROOT_STUB_OLD=old)
     done = bash(body, env=env)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     name = f"pyxis_kit-{fingerprint(image)}"

@@ -6,7 +6,23 @@ source "${KIT_RUN_DIR}/lib/image_variables.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
 # enroot::configured - prints where the site's enroot.conf puts containers.
-enroot::configured() { env -u ENROOT_DATA_PATH enroot info 2>/dev/null | sed -n 's/^ *ENROOT_DATA_PATH=//p' || true; }
+enroot::configured() {
+  local info
+  if info="$(env -u ENROOT_DATA_PATH enroot info 2>/dev/null)"; then
+    sed -n 's/^ *ENROOT_DATA_PATH=//p' <<<"${info}"
+  else
+    enroot::configured_before_4
+  fi
+}
+
+# enroot::configured_before_4 - the same. Enroot 3 has no `info`. But it is a bash script, which sources its library when it has read
+# enroot.conf; and it takes this function for that `source`.
+enroot::configured_before_4() (
+  # shellcheck disable=SC2329  # enroot calls it
+  source() { printf '%s\n' "${ENROOT_DATA_PATH}" && exit; }
+  export -f source
+  env -u ENROOT_DATA_PATH enroot version 2>/dev/null | grep '^/' || true # and no word of a wrong enroot.conf
+)
 
 # enroot::site_data_path - where the site's enroot.conf puts containers, if it says so: not in the home folder, and
 # on this node's own disk.
