@@ -78,24 +78,28 @@ collect::remove() {
   for path in "${@:2}"; do
     [[ "${path}" == "$(kit::node):"* ]] || continue
     path="${path#*:}"
-    if [[ $'\n'"${listed}"$'\n' != *$'\t'"${path}"$'\n'* ]] || ! collect::locked "${path}" collect::delete "${path}"; then
+    [[ -e "${path}" ]] || continue # another `kit images gc` was faster
+    if [[ $'\n'"${listed}"$'\n' != *$'\t'"${path}"$'\n'* ]] || ! collect::locked "${path}" collect::delete "${path}" "$1"; then
       kit::say "${path} is in use again, and stays"
     fi
   done
 }
 
-# A job that comes now takes no lock where it finds a container: so it is moved away first, and looked at again.
+# collect::delete PATH DAYS - a job that comes now takes no lock where it finds what it needs: so a folder is moved away first, and then
+# looked at again, as a file is. Listing and removing what came before may have taken minutes.
 collect::delete() {
   local -r path="$1"
+  local -ri days="$2"
   local aside="${path}"
   if [[ -d "${path}" && "${path##*/}" != .* ]]; then
     aside="${path%/*}/.${path##*/}.stale"
     [[ ! -e "${aside}" ]] || return 1
     mv --no-target-directory -- "${path}" "${aside}"
-    if collect::in_use "${aside}"; then # whose mounts have the new name by now
-      mv --no-target-directory -- "${aside}" "${path}"
-      return 1
-    fi
+  fi
+  # Mounts have the new name by now.
+  if [[ "${path}" != *.@(unfinished|stale) ]] && { collect::in_use "${aside}" || (($(collect::idle_days "${aside}") < days)); }; then
+    [[ "${aside}" == "${path}" ]] || mv --no-target-directory -- "${aside}" "${path}"
+    return 1
   fi
   remove::tree "${aside}" "${collect_names}"
 }

@@ -167,6 +167,19 @@ def test_a_container_that_a_job_starts_with_at_that_moment_is_put_back(kit, scra
     assert (rootfs / "usr/file").exists()
 
 
+def test_what_a_job_has_prepared_at_that_moment_and_not_yet_started_stays(kit, scratch: Scratch, tmp_path: Path) -> None:
+    """It waits for its other nodes. Of all that is listed, one copy is gone by then: another `kit images gc` was faster."""
+    rootfs, copy = scratch.container(f"kit-{ID}", days=99), scratch.copy(f"{ID}.sif", days=99)
+    gone = scratch.copy("1111111111111111.sif", days=99)
+    scratch.container("kit-1111111111111111", days=99)
+    meets = f"[[ \"${{!#}}\" != */.kit-{ID}.stale ]] || {{ touch '{rootfs}/.kit-used' '{copy}' && rm -f '{gone}'; }}\n"
+    stub(tmp_path / "bin", "mv", f'{meets}exec {shutil.which("mv")} "$@"\n')
+    done = collect(kit, "--yes", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert scratch.left() == {rootfs.name, copy.name}
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "stays" in line or "error" in line]
+    assert len(said) == 2 and all(f"{path} is in use again, and stays" in line for path, line in zip((rootfs, copy), said))
+
+
 def test_compile_caches_go_unless_a_process_could_write_to_them_or_a_job_fills_them(kit, scratch: Scratch, tag: str) -> None:
     for name in ("kit-cache-old-GPU", "kit-cache-used-GPU", "kit-cache-used-GPU-2", ".kit-cache-filled-GPU.unfinished", "mine"):
         scratch.cache(name, days=8)
