@@ -181,6 +181,15 @@ def test_of_a_failed_job_what_was_written_last_is_not_kept(site: Site) -> None:
     """A compiler that was killed with its rank leaves half a file under its name."""
     site.job("first", COMPILES + '; touch -d "-5 minutes" "${TRITON_CACHE_DIR}/kernel"; echo half >"${TRITON_CACHE_DIR}/half"; exit 3', code=3)
     assert names(site.kept()) == ["./triton/kernel"]
+    site.job("first", "true")  # which reads it, or has written it anew
+    assert names(site.kept()) == ["./triton/half", "./triton/kernel"]
+
+
+def test_what_a_job_compiled_and_soon_failed_is_kept_by_the_next_one_that_ends_well(site: Site) -> None:
+    site.job("first", COMPILES + "; exit 3", code=3)
+    assert not list(site.images.glob("*kit-cache-*"))
+    site.job("first", "true")
+    assert names(site.kept()) == ["./triton/kernel"]
 
 
 def test_a_job_that_compiles_nothing_keeps_nothing(site: Site) -> None:

@@ -54,23 +54,24 @@ kept_cache::keep() {
   local -r fix="make room there, or copy the image to a folder where you may write; or write \`cache: node\`"
   local -r mark="${KIT_CACHE_DIR:-}/.kit-packing.${SLURM_JOB_ID}" # no folder is chosen yet where the job ends before its ranks
   local -i limit_s=60
-  local -a settled=()
+  local -a settled=() age=()
+  # A compiler that was killed with its rank may have left half a file under its name: what was written last is for the next job to keep.
+  # And Slurm may end this script soon.
+  (($1 == 0)) || settled=(-mmin +1) age=(-d '-60 seconds') limit_s=10
   [[ -n "${file}" && -n "${KIT_RANKS_BEGUN_S:-}" ]] && cache::are_own && kept_cache::has_news || return 0
   [[ ! -e "${file}" || -O "${file}" ]] || return 0 # `prepare` has said so
   if [[ ! -w "${file%/*}" ]]; then
     kit::warn "the compile caches are not kept: ${file%/*} is not writable" "${fix}"
     return
   fi
-  # A compiler that was killed with its rank may have left half a file under its name; and Slurm may end this script soon.
-  (($1 == 0)) || settled=(-mmin +1) limit_s=10
   find "${file%/*}" -maxdepth 1 -name ".${file##*/}.*.unfinished" -user "${UID}" -mmin +60 -delete 2>/dev/null || true # of jobs that were killed
   kept_cache::pack || kit::warn "the compile caches are not kept: ${file} was not written to its end, or not within ${limit_s} s" "${fix}"
   rm -f -- "${unfinished}" "${mark}"
 }
 
-# kept_cache::pack - writes the file under another name first. What is compiled meanwhile is newer than the caller's `mark`.
+# kept_cache::pack - writes the file under another name first. What is not in it is newer than the caller's `mark`.
 kept_cache::pack() {
-  touch -- "${mark}" && (umask 077 && kept_cache::archive >"${unfinished}") &&
+  touch "${age[@]}" -- "${mark}" && (umask 077 && kept_cache::archive >"${unfinished}") &&
     mv --no-target-directory -- "${unfinished}" "${file}" &&
     mv --no-target-directory -- "${mark}" "${KIT_CACHE_DIR}/.kit-kept"
 } 2>/dev/null
@@ -84,10 +85,10 @@ kept_cache::archive() (
   ((rc <= 1)) # 1: a file changed while it was read
 )
 
-# kept_cache::has_news - whether the folder holds what the file does not. Locks, which are empty, are no news, nor is bytecode, which each
-# run has of its own code.
+# kept_cache::has_news - whether the folder holds what the file does not, and may be packed. Locks, which are empty, are no news, nor is
+# bytecode, which each run has of its own code.
 kept_cache::has_news() {
   local -a newer=()
   [[ ! -e "${KIT_CACHE_FILE}" || ! -e "${KIT_CACHE_DIR}/.kit-kept" ]] || newer=(-newer "${KIT_CACHE_DIR}/.kit-kept")
-  [[ -n "$(find "${KIT_CACHE_DIR}" -type f -size +0 ! -name '.kit-*' ! -path '*/kit-cache-*/python/*' "${newer[@]}" -print -quit 2>/dev/null)" ]]
+  [[ -n "$(find "${KIT_CACHE_DIR}" -type f -size +0 ! -name '.kit-*' ! -path '*/kit-cache-*/python/*' "${newer[@]}" "${settled[@]}" -print -quit 2>/dev/null)" ]]
 }
