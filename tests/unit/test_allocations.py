@@ -409,7 +409,8 @@ def test_on_a_terminal_it_asks(typed: str, agreed: bool, monkeypatch: pytest.Mon
 def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_here_alone(unused: Path, tmp_path: Path, monkeypatch, capfd) -> None:
     calls = []
 
-    def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
+    def on_nodes(nodes: str, command: list[str], options: dict[str, str], within_s: float) -> str:
+        assert within_s > 660  # a minute until it starts, and the job's limit
         calls.append((nodes, command[4:], options))
         return "node2\t2097152\t9\t/local/a b\nnode1\t5\t8\t/local/c\n"
 
@@ -422,6 +423,17 @@ def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_he
     ]
     assert capfd.readouterr().out == ("  node1      5 KiB    8 days  /local/c\n  node2    2.0 GiB    9 days  /local/a b\nkit: 2 unused, 2.0 GiB\nkit: done\n")
     assert (tmp_path / "images/mine-0123456789abcdef.sqsh").exists()
+
+
+def test_of_a_removal_that_takes_long_it_is_said_that_it_may_go_on(tmp_path: Path, unused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = tmp_path / "bin/srun"
+    stub.write_text("#!/bin/sh\nexec sleep 60\n")
+    stub.chmod(0o755)
+    monkeypatch.setattr(image_gc, "PATIENCE_S", 0.1)
+    with pytest.raises(KitError) as raised:
+        image_commands.collect(tmp_path / "images", "node[1-2]", str(tmp_path / "site.yaml"), 7, yes=True)
+    assert raised.value.problem == "not all of node[1-2] answered within 0 s"
+    assert raised.value.fix == "their job may still be running: squeue --me; when it has ended, try again"
 
 
 def test_too_few_days_are_refused_with_the_way_to_remove_one_image_by_hand(laptop: Path, kit_here) -> None:

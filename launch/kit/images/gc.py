@@ -21,6 +21,9 @@ from kit.images.inventory import ImageFile
 from kit.registry import layer_cache
 from kit.registry.layer_cache import CachedLayer
 
+# For a job on nodes: its limit of ten minutes, and Slurm's time to start and to end it.
+PATIENCE_S = 720.0
+
 
 class Leftover(NamedTuple):
     node: str  # empty for this machine's files
@@ -127,7 +130,7 @@ def _run(scope: Scope, what: str, *paths: str) -> str:
     script = ["bash", "-c", assets.script("collect.sh"), "collect.sh"]
     command = [*script, what, str(scope.days), scope.scratch, *paths]
     if scope.nodes:
-        return slurm.on_nodes(scope.nodes, command, scope.options)
+        return slurm.on_nodes(scope.nodes, command, scope.options, PATIENCE_S)
     done = subprocess.run(
         command, capture_output=True, text=True, errors="surrogateescape", stdin=subprocess.DEVNULL
     )

@@ -10,18 +10,24 @@ from kit.base.errors import KitError, warn
 from kit.slurm import client, hostlist
 
 
-def on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
+def on_nodes(
+    nodes: str, command: list[str], options: dict[str, str], within_s: float = client.PATIENCE_S
+) -> str:
     """Run a command on nodes as one short job, and return its output.
 
-    Raise KitError if a node does not answer.
+    Raise KitError if a node does not answer, or not all have ended in time.
     """
     on_each = _one_task_on_each(nodes, len(hostlist.expand(nodes)))
     shape = [*on_each, "--immediate=60", "--time=10", "--quiet"]
     fix = f"leave out the nodes that are down or busy: sinfo --nodes={nodes}"
     try:
-        done = client.run(["srun", *shape, *client.flags(options), *command])
+        line = ["srun", *shape, *client.flags(options), *command]
+        done = client.run(line, within_s=within_s)
     except client.Unsure:
-        raise KitError(f"not all of {nodes} answered within two minutes", fix) from None
+        raise KitError(
+            f"not all of {nodes} answered within {within_s:.0f} s",
+            "their job may still be running: squeue --me; when it has ended, try again",
+        ) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise KitError(f"srun on {nodes}: {reason}", fix)
