@@ -36,7 +36,8 @@ OCI_MOUNTS = [
 OCI = ["--rm", "--network", "host", "--ipc", "host", "--name", "kit-77-3", "--entrypoint", "bash"]
 DOCKER = ["--init", "--ulimit", "stack=67108864", "--user"]
 OWN = f"{os.getuid()}:{os.getgid()}"
-KEEP_ID = ["--userns", "keep-id"] if os.getuid() else []
+KEEP_GROUPS = "run.oci.keep_original_groups=1"
+KEEP_ID = ["--userns", "keep-id", "--annotation", KEEP_GROUPS] if os.getuid() else []
 
 
 def settings(runtime: str, scripts: Path = SCRIPTS, **more: str) -> dict[str, str]:
@@ -61,7 +62,7 @@ def arguments(folder: Path, runtime: str, *words: str, tool: str = "", **more: s
     stub(folder / "bin", tool or runtime, shown)
     done = bash(EXEC, *(words or ("runtime::exec", "bash", "srun.sh", "A=a b")), env=environment(folder / "bin", **settings(runtime, **more)))
     assert done.returncode == 0, done.stderr
-    gpus = ("--nv", "--rocm", "--gpus", "all", "memlock=-1", "--device", "nvidia.com/gpu=all", "/dev/kfd", "/dev/dri", "--group-add", "keep-groups")
+    gpus = ("--nv", "--rocm", "--gpus", "all", "memlock=-1", "--device", "nvidia.com/gpu=all", "/dev/kfd", "/dev/dri")
     found = done.stdout.split("\0")[:-1]
     return [word for word in found if word not in gpus] if Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists() else found
 
@@ -93,10 +94,17 @@ def test_apptainer_brings_a_gpus_libraries_along_where_its_driver_is(device: str
     assert {"--rocm", "--nv"} & set(done.stdout.splitlines()) == {option}
 
 
-def test_docker_gets_read_only_mounts_and_the_users_own_number(tmp_path: Path) -> None:
+# `id` of a user in three groups.
+THREE_GROUPS = 'case "$1" in -G) printf "1001 27 5000\\n" ;; *) printf "1001\\n" ;; esac\n'
+
+
+def test_docker_gets_read_only_mounts_and_the_users_own_number_with_all_groups(tmp_path: Path) -> None:
+    """Data may be readable by one of the user's groups alone, and --user drops them."""
+    stub(tmp_path / "bin", "id", THREE_GROUPS)
+    own = ["1001:1001", "--group-add", "1001", "--group-add", "27", "--group-add", "5000"]
     end = ["an/image:1", "srun.sh", "A=a b"]
-    assert arguments(tmp_path, "docker") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, OWN, *end]
-    assert arguments(tmp_path, "docker", KIT_REMAP_ROOT="yes") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, OWN, "--user", "0:0", *end]
+    assert arguments(tmp_path, "docker") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, *own, *end]
+    assert arguments(tmp_path, "docker", KIT_REMAP_ROOT="yes") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, *own, "--user", "0:0", *end]
 
 
 def test_podman_gets_read_only_mounts_and_keeps_the_users_number(tmp_path: Path) -> None:
@@ -109,6 +117,7 @@ def test_podman_gets_read_only_mounts_and_keeps_the_users_number(tmp_path: Path)
 @pytest.mark.parametrize("tool", ["docker", "podman"])
 def test_an_engine_gets_the_gpus_of_amd_and_their_group(tool: str, tmp_path: Path) -> None:
     stub(tmp_path / "bin", tool, 'printf "%s\n" "$*"\n')
+    stub(tmp_path / "bin", "id", 'printf "1001\\n"\n')
     (tmp_path / "gpu").touch()
     if os.getuid() == 0:
         os.chown(tmp_path / "gpu", -1, NOBODY)
@@ -121,7 +130,8 @@ def test_an_engine_gets_the_gpus_of_amd_and_their_group(tool: str, tmp_path: Pat
     assert " --device /dev/kfd --device /dev/dri " in done.stdout
     owner = (tmp_path / "gpu").stat().st_gid
     added = re.findall("--group-add ([^ ]+)", done.stdout)
-    assert added == {"docker": [str(owner)] if owner else [], "podman": ["keep-groups"] if os.getuid() else []}[tool]
+    assert added == {"docker": ["1001", *([str(owner)] if owner else [])], "podman": []}[tool]
+    assert (KEEP_GROUPS in done.stdout) == (tool == "podman" and os.getuid() != 0)
 
 
 @pytest.mark.parametrize("device", ["/dev/nvidiactl", "/dev/dxg"])
@@ -172,7 +182,7 @@ def test_enroot_gets_read_only_mounts_and_no_home(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("runtime", "words"),
-    [("docker", [*DOCKER, f"{NOBODY}:{NOBODY}"]), ("podman", ["--userns", "keep-id"])],
+    [("docker", [*DOCKER, f"{NOBODY}:{NOBODY}"]), ("podman", ["--userns", "keep-id", "--annotation", KEEP_GROUPS])],
 )
 def test_files_that_an_ordinary_users_container_makes_are_theirs(runtime: str, words: list[str], open_folder: Path) -> None:
     stub(open_folder / "bin", runtime, 'printf "%s\\n" "$@"\n')

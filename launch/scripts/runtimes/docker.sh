@@ -29,9 +29,10 @@ runtime::exec() {
   exec docker run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }
 
-# docker::add_groups - AMD's GPUs are for a group of this machine, whose number the image may not know, and --user leaves all groups out.
+# docker::add_groups - --user leaves all groups out: the user's, by which data may be readable, and that of AMD's GPUs.
 docker::add_groups() {
   local kit_group
+  for kit_group in $(id -G); do KIT_OCI_OPTIONS+=(--group-add "${kit_group}"); done
   [[ -e /dev/kfd ]] || return 0
   while read -r kit_group; do ((kit_group == 0)) || KIT_OCI_OPTIONS+=(--group-add "${kit_group}"); done < <(stat -c %g -- /dev/kfd /dev/dri/renderD* 2>/dev/null | sort -nu)
 }

@@ -17,8 +17,9 @@ runtime::exec() {
   oci::choose_options "$1"
   # In a user namespace, the user's own number must be the same inside, or files in the mounts would be another's.
   if ((UID != 0)); then
-    KIT_OCI_OPTIONS+=(--userns keep-id)
-    [[ ! -e /dev/kfd ]] || KIT_OCI_OPTIONS+=(--group-add keep-groups) # AMD's GPUs are for one of the user's groups
+    # One of the user's groups may be what data, or AMD's GPUs, are for. This is what `--group-add keep-groups` sets, but Podman before 3.2
+    # does not know that, nor does one that calls a service. crun keeps the groups; runc cannot.
+    KIT_OCI_OPTIONS+=(--userns keep-id --annotation run.oci.keep_original_groups=1)
   fi
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--userns host --user 0:0)
   # Podman's way to GPUs is the list that `nvidia-ctk cdi generate` writes.
