@@ -40,6 +40,10 @@ KEEP_GROUPS = "run.oci.keep_original_groups=1"
 KEEP_ID = ["--userns", "keep-id", "--annotation", KEEP_GROUPS] if os.getuid() else []
 
 
+# What `docker info` prints where kit asks for the engine's security options.
+TELLS_SECURITY = '[[ "$1" != info ]] || { printf "%s\\n" "${STUB_SECURITY:-[name=seccomp,profile=builtin]}"; exit; }\n'
+
+
 def settings(runtime: str, scripts: Path = SCRIPTS, **more: str) -> dict[str, str]:
     return {
         "KIT_RUN_DIR": str(scripts),
@@ -58,7 +62,7 @@ def settings(runtime: str, scripts: Path = SCRIPTS, **more: str) -> dict[str, st
 def arguments(folder: Path, runtime: str, *words: str, tool: str = "", **more: str) -> list[str]:
     """What the engine's stub is given by `runtime::exec`, or by `words`."""
     # The GPUs of the machine that runs these tests add words of their own.
-    shown = 'for word in "$@"; do printf "%s\\0" "${word}"; done\n'
+    shown = TELLS_SECURITY + 'for word in "$@"; do printf "%s\\0" "${word}"; done\n'
     stub(folder / "bin", tool or runtime, shown)
     done = bash(EXEC, *(words or ("runtime::exec", "bash", "srun.sh", "A=a b")), env=environment(folder / "bin", **settings(runtime, **more)))
     assert done.returncode == 0, done.stderr
@@ -105,6 +109,25 @@ def test_docker_gets_read_only_mounts_and_the_users_own_number_with_all_groups(t
     end = ["an/image:1", "srun.sh", "A=a b"]
     assert arguments(tmp_path, "docker") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, *own, *end]
     assert arguments(tmp_path, "docker", KIT_REMAP_ROOT="yes") == ["run", *OCI, *OCI_MOUNTS, *DOCKER, *own, "--user", "0:0", *end]
+
+
+def test_root_of_a_rootless_docker_is_the_user_and_gets_no_higher_limits(tmp_path: Path) -> None:
+    """Its other numbers are outside those that the user has in /etc/subuid, and cannot write to the user's folders."""
+    stub(tmp_path / "bin", "id", THREE_GROUPS)
+    stub(tmp_path / "bin", "docker", TELLS_SECURITY + 'printf "%s\\n" "$*"\n')
+    machine = ["bwrap", "--dev-bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", "/dev/nvidiactl"]
+    env = environment(tmp_path / "bin", STUB_SECURITY="[name=seccomp,profile=builtin name=rootless name=cgroupns]", **settings("docker"))
+    done = subprocess.run([*machine, "bash", "-c", EXEC, "bash", "runtime::exec", "bash"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert re.findall("--user ([^ ]+)", done.stdout) == ["0:0"]
+    assert " --gpus all " in done.stdout
+    assert not re.search("--group-add|memlock", done.stdout)
+
+
+def test_a_docker_that_maps_users_leaves_the_users_number_as_it_is(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "id", THREE_GROUPS)
+    words = arguments(tmp_path, "docker", STUB_SECURITY="[name=seccomp,profile=builtin name=userns]")
+    assert words[words.index("--userns") + 1] == "host" and words[words.index("--user") + 1] == "1001:1001"
 
 
 def test_podman_gets_read_only_mounts_and_keeps_the_users_number(tmp_path: Path) -> None:

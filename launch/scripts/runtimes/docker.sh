@@ -20,13 +20,26 @@ runtime::exec() {
   KIT_OCI_OPTIONS+=(
     --init # reaps, and hands signals on
     --ulimit stack=67108864
-    --user "$(id -u):$(id -g)" # files in the mounts stay the user's
   )
-  docker::add_groups
-  # Of all GPUs, CUDA_VISIBLE_DEVICES, set inside, names this node's. NCCL pins memory for them.
-  ! oci::shows_gpus || KIT_OCI_OPTIONS+=(--gpus all --ulimit memlock=-1)
+  # Of all GPUs, CUDA_VISIBLE_DEVICES, set inside, names this node's.
+  ! oci::shows_gpus || KIT_OCI_OPTIONS+=(--gpus all)
+  docker::add_user
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_OCI_OPTIONS+=(--user 0:0)
   exec docker run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
+}
+
+# docker::add_user - files in the mounts stay the user's. The engine says how it maps numbers.
+docker::add_user() {
+  local kit_security
+  kit_security="$(docker info --format '{{.SecurityOptions}}' 2>/dev/null)" || true
+  if [[ "${kit_security}" == *name=rootless* ]]; then
+    KIT_OCI_OPTIONS+=(--user 0:0) # the user outside, who can hand on no groups and raise no limits
+    return
+  fi
+  KIT_OCI_OPTIONS+=(--user "$(id -u):$(id -g)")
+  [[ "${kit_security}" != *name=userns* ]] || KIT_OCI_OPTIONS+=(--userns host)
+  docker::add_groups
+  ! oci::shows_gpus || KIT_OCI_OPTIONS+=(--ulimit memlock=-1) # NCCL pins memory for them
 }
 
 # docker::add_groups - --user leaves all groups out: the user's, by which data may be readable, and that of AMD's GPUs.
