@@ -112,6 +112,36 @@ def test_what_an_engine_gets_is_only_what_goes_in_with_bases_by_digest(project: 
 
 
 @pytest.mark.parametrize(
+    ("text", "exact"),
+    [
+        (
+            "FROM x\nRUN --mount=type=cache,id=uv:1,target=/root/uv:1 \\\n    # from=uv:1\n\n    --mount=from=uv:1,source=/uv \\\n    true uv:1\n",
+            "FROM x\nRUN --mount=type=cache,id=uv:1,target=/root/uv:1 \\\n    # from=uv:1\n\n    --mount=from=uv:1@sha256:2,source=/uv \\\n    true uv:1\n",
+        ),
+        (
+            'FROM "uv:1" AS uv\nCOPY --chmod=755 \\\n     --from=uv:1 /uv /bin/\nCOPY uv:1 /\n',
+            'FROM "uv:1@sha256:2" AS uv\nCOPY --chmod=755 \\\n     --from=uv:1@sha256:2 /uv /bin/\nCOPY uv:1 /\n',
+        ),
+        ("# escape=`\nFROM `\nuv:1 AS a\n", "# escape=`\nFROM `\nuv:1@sha256:2 AS a\n"),
+        # Twice in one instruction: each once.
+        (
+            "FROM x\nRUN --mount=from=uv:1,target=/a --mount=from=uv:1,target=/b true\n",
+            "FROM x\nRUN --mount=from=uv:1@sha256:2,target=/a --mount=from=uv:1@sha256:2,target=/b true\n",
+        ),
+    ],
+)
+def test_a_base_is_replaced_where_the_instruction_names_it(text: str, exact: str, project: Path) -> None:
+    (project / "Dockerfile").write_text(text)
+    assert find().at({"uv:1": "sha256:2"}).text == exact
+
+
+def test_a_base_that_cannot_be_replaced_is_refused(project: Path) -> None:
+    (project / "Dockerfile").write_text("FROM x\nCOPY --from=uv\\\n:1 /uv /bin/\nCOPY --from=other uv:1 /\n")
+    with pytest.raises(UsageError, match=r"Dockerfile:2: uv:1 is not in one piece\n  fix: "):
+        find().at({"uv:1": "sha256:2"})
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("FROM x\nCOPY missing.txt /\n", "Dockerfile:2: missing.txt is not in "),

@@ -186,14 +186,19 @@ class Recipe:
 
     def at(self, pinned: dict[str, str]) -> Recipe:
         """Return the recipe with its bases by digest, in its text and in its arguments."""
-        lines, known = self.text.splitlines(keepends=True), {**self._of_bases(), **self.arguments}
+        text, known = self.text, {**self._of_bases(), **self.arguments}
         for line, word in self.parts.bases:
             base = self.expand(word, line)
             if pinned.get(base, "").startswith("sha256:") and base not in known.values():
-                lines[line - 1] = lines[line - 1].replace(word, at_digest(base, pinned[base]), 1)
+                exact_base = at_digest(base, pinned[base])
+                replaced = recipe_formats.replace_base(text, line, word, exact_base)
+                if replaced is None:
+                    fix = "write it without a break, and with no quotes inside"
+                    problem = f"{word} is not in one piece"
+                    raise UsageError(problem, fix, where=f"{self.file}:{line}")
+                text = replaced
         found = {name: pinned[value] for name, value in known.items() if pinned.get(value)}
         exact = {name: at_digest(known[name], digest) for name, digest in found.items()}
-        text = "".join(lines)
         parts = recipe_formats.read(self.file.name, text)
         return replace(self, text=text, parts=parts, arguments={**self.arguments, **exact})
 

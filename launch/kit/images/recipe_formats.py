@@ -184,6 +184,26 @@ def _heredoc(is_indented: bool, name: str, lines: Iterator[tuple[int, str]]) -> 
     return Heredoc(name, is_indented, "".join(inside))
 
 
+def replace_base(text: str, number: int, word: str, exact: str) -> Optional[str]:
+    """Return the text with another base in the instruction that begins in this line.
+
+    None if no line of it has the word in one piece.
+    """
+    lines, escape = text.splitlines(keepends=True), directives(text).get("escape", "\\")
+    # A target, or the command, may look like the base.
+    base = re.compile(rf"(?:(?<=from=)|(?<![^\s\"'])){re.escape(word)}(?![\w.:/@-])")
+    for place in range(number - 1, len(lines)):
+        line = lines[place].strip()
+        if place >= number and (not line or line.startswith("#")):
+            continue
+        lines[place], found = base.subn(lambda _: exact, lines[place], count=1)
+        if found:
+            return "".join(lines)
+        if not line.endswith(escape):
+            break
+    return None
+
+
 def directives(text: str) -> dict[str, str]:
     """Return the directives at the head of a Dockerfile: escape=`, the end of a line; syntax=..."""
     pairs = {}
