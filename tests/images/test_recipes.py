@@ -128,6 +128,8 @@ def test_what_an_engine_gets_is_only_what_goes_in_with_bases_by_digest(project: 
             "FROM x\nRUN --mount=from=uv:1,target=/a --mount=from=uv:1,target=/b true\n",
             "FROM x\nRUN --mount=from=uv:1@sha256:2,target=/a --mount=from=uv:1@sha256:2,target=/b true\n",
         ),
+        # An argument of the same value has its digest in --build-arg.
+        ("ARG BASE=uv:1\nFROM ${BASE}\nCOPY --from=uv:1 /uv /\n", "ARG BASE=uv:1\nFROM ${BASE}\nCOPY --from=uv:1@sha256:2 /uv /\n"),
     ],
 )
 def test_a_base_is_replaced_where_the_instruction_names_it(text: str, exact: str, project: Path) -> None:

@@ -189,7 +189,8 @@ class Recipe:
         text, known = self.text, {**self._of_bases(), **self.arguments}
         for line, word in self.parts.bases:
             base = self.expand(word, line)
-            if pinned.get(base, "").startswith("sha256:") and base not in known.values():
+            is_argument = word != base and base in known.values()
+            if pinned.get(base, "").startswith("sha256:") and not is_argument:
                 exact_base = at_digest(base, pinned[base])
                 replaced = recipe_formats.replace_base(text, line, word, exact_base)
                 if replaced is None:
