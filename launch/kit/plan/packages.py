@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from kit.base.errors import Problems
 from kit.config import requirements, suggest
 from kit.config.job import Job
 from kit.config.mount_list import Mount
-from kit.config.paths import absolute
+from kit.config.paths import absolute, leads_out
 from kit.config.plugins import Plugin
 from kit.config.requirements import Requirement
 from kit.files import safe_read
@@ -41,10 +42,20 @@ def requested(job: Job, runtime: Optional[Plugin], scratch: str, problems: Probl
     for item in job.packages or ():
         lines += _read(item, "", problems, 0) if item.is_file else [item.text]
     if lines and runtime and runtime.name != "none":
+        _check_mounts(job, problems)
         # Without the scratch folder's name: a node may have another one.
         mount = Mount(scratch or "/tmp", TARGET, True, job.where("packages"))  # noqa: S108
         mounting.check_expressible([mount], runtime, problems)
     return Packages(tuple(lines))
+
+
+def _check_mounts(job: Job, problems: Problems) -> None:
+    """Refuse a mount in which a runtime would have to make the packages' folder, on the host."""
+    for mount in job.mounts or ():
+        if not leads_out(os.path.relpath(TARGET, mount.target)):
+            problem = f"the job's packages cannot be at {TARGET} if {mount.target} is a mount"
+            fix = "mount only what you need, such as to /opt/NAME"
+            problems.add(mount.where, problem, fix)
 
 
 def _read(item: Requirement, prefix: str, problems: Problems, depth: int) -> list[str]:
