@@ -135,7 +135,9 @@ WAITS = f"trap 'exit 143' TERM\nexec 2>/dev/null\ntouch waits\n{WAIT}"
 def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_disks(at: str, tmp_path: Path, tag: str) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")
-    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{WAITS if at == "asked" else "echo local0 lacks; exit"}\nfi\n', image=str(image), stage="sbcast")
+    run = job(
+        tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{WAITS if at == "asked" else "echo local0 lacks; exit"}\nfi\n', image=str(image), stage="sbcast"
+    )
     stub(tmp_path / "bin", "sbcast", WAITS)
     process = begin(run, **{TAG: tag})
     until((run / "waits").exists, 60)
