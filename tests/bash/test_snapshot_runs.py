@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit.base.quote import bash as quoted
-from running import SCRIPTS, bash, environment
+from running import SCRIPTS, bash, environment, stub
 
 from samples import HOSTILE_NAME
 
@@ -263,12 +265,42 @@ def test_another_image_than_then_is_refused_unless_it_is_named(kit, project: Pat
     assert "kit: submitted job 7\n" in done.stdout
     env_sh = (project.parent / "second/env.sh").read_text()
     assert f"\nKIT_IMAGE={quoted(f'{project}/y.sif')}\n" in env_sh
+    now = json.loads((project.parent / "second/run.json").read_text())["plan"]["container"]["fingerprint"]
+    assert f"\nKIT_SUBMITTED_FINGERPRINT={now} " in env_sh
     # The run directory lies beside the project, so it is a mount of its own.
     mounts = [quoted(str(folder)) for folder in (project, project.parent / "second")]
     assert "".join(f"\n  {folder} {folder} rw" for folder in mounts) + "\n)\n" in env_sh
     done = kit("diff", "../first", "../second", cwd=project, check=False)
-    now = json.loads((project.parent / "second/run.json").read_text())["plan"]["container"]["fingerprint"]
     assert (done.returncode, done.stdout.splitlines()[2:]) == (1, ["", "image:", f"  image: {image} -> {project}/y.sif", f"  fingerprint: {then} -> {now}"])
+
+
+def test_a_run_starts_in_the_image_that_is_named_for_its_rerun(kit, project: Path) -> None:
+    image, built = project / "x.sif", project / "images/new-1.sif"
+    image.write_bytes(b"one")
+    stub(project / "bin", "sbatch", "echo 7\n")
+    stub(project / "bin", "apptainer", 'until [[ "$1" == *.sif ]]; do shift; done; exec "${@:2}"\n')
+    path = f"{project}/bin:{os.environ['PATH']}"
+    command = ["train.py", "--image", "x.sif", "--launcher", "srun", "--gpus-per-node", "0", "--output", "first", "--", "conf.yaml"]
+    kit("submit", *command, cwd=project, PATH=path)
+    image.write_bytes(b"two")  # built again, under its own name
+    kit("rerun", "first", "--output", "second", "--image", "x.sif", cwd=project, PATH=path)
+    assert start(project / "second", folders=(project / "bin",))[0] == "then"
+
+    built.parent.mkdir()
+    built.write_bytes(b"three")
+    digest = hashlib.sha256(b"three").hexdigest()
+    (built.parent / "new-1.json").write_text(json.dumps({"file": built.name, "sha256": digest, "size": 5}))
+    (built.parent / "new.json").symlink_to("new-1.json")
+    # What kit tells a user of a replaced image to do by hand: the job starts in any image then.
+    env_sh = project / "second/env.sh"
+    env_sh.write_text(re.sub(r"(?m)^(KIT_SUBMITTED_\w+)=\w*", r"\1=", env_sh.read_text()))
+    kit("rerun", "second", "--output", "third", "--image", "new", cwd=project, PATH=path)
+    assert start(project / "third", folders=(project / "bin",))[0] == "then"
+    values = (project / "third/env.sh").read_text()
+    assert f"\nKIT_IMAGE={quoted(str(built))}\n" in values and f"\nKIT_SUBMITTED_SHA256={digest} " in values
+
+    done = kit("rerun", "first", "--image", "docker://foo", cwd=project, PATH=path, check=False)
+    assert (done.returncode, done.stderr) == (2, "kit: --image: apptainer cannot run 'docker://foo'\n  fix: it runs .sif, .sqsh, .squashfs, folder\n")
 
 
 def test_a_run_that_slurm_refuses_again_leaves_nothing(kit, project: Path) -> None:

@@ -125,11 +125,7 @@ def _image(container: Container) -> list[str]:
     packages = container.packages
     return [
         f"KIT_RUNTIME={container.runtime}",
-        f"KIT_IMAGE={bash(container.image or '')}",
-        f"KIT_SUBMITTED_FINGERPRINT={bash(container.fingerprint or '')} "
-        "# the job refuses any other image; empty: any image",
-        f"KIT_SUBMITTED_SHA256={bash(container.sha256 or '')} "
-        "# of a file of kit build; nodes check their copies; empty: no check",
+        *image(container),
         f"KIT_REMAP_ROOT={_flag(container.remap_root)}",
         f"KIT_STAGE={container.stage}",
         *_when(container.cache, f"KIT_CACHE={container.cache} # of compilers"),
@@ -196,6 +192,17 @@ def _program(plan: Plan) -> list[str]:
         "# The job's own variables; "
         "set inside the container, last, so that no image wins over them.",
         f"{variables}{secrets}",
+    ]
+
+
+def image(container: Container) -> list[str]:
+    """Return the lines that say which image this is, each of which is one value."""
+    return [
+        f"KIT_IMAGE={bash(container.image or '')}",
+        f"KIT_SUBMITTED_FINGERPRINT={bash(container.fingerprint or '')} "
+        "# the job refuses any other image; empty: any image",
+        f"KIT_SUBMITTED_SHA256={bash(container.sha256 or '')} "
+        "# of a file of kit build; nodes check their copies; empty: no check",
     ]
 
 

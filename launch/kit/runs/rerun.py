@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import KitError, Problems, UsageError, warn
-from kit.base.quote import bash, sbatch
+from kit.base.quote import sbatch
 from kit.config import image_files, plugins
 from kit.config.mount_list import Mount
-from kit.config.paths import absolute
 from kit.files import safe_read
 from kit.plan import mounting, program, render, run_paths, source_files
 from kit.plan.plan import Plan
@@ -62,9 +62,11 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
         if earlier.plan.container.packages.requirements:
             problem = "the run's Python packages were resolved against its own image"
             raise UsageError(problem, "submit the job with the other one", where="--image")
-        container = replace(plan.container, image=absolute(image, Path.cwd()), made_file="")
-        plan = replace(plan, container=container)
-    plan = _with_image(plan, is_named=bool(image))
+        named = image_files.anchored(image, Path.cwd())
+        # What is known of the run's own image says nothing of this one.
+        container = replace(plan.container, image=named, fingerprint=None, sha256=None)
+        plan = replace(plan, container=replace(container, made_file=""))
+    plan = _with_image(plan)
     _check(plan, earlier.run.paths, is_live=earlier.is_live)
     return plan
 
@@ -138,22 +140,24 @@ def _moved(plan: Plan, new: str) -> Plan:
     )
 
 
-def _with_image(plan: Plan, *, is_named: bool) -> Plan:
-    """Return the plan with its image checked: the same one as then, unless another is named."""
+def _with_image(plan: Plan) -> Plan:
+    """Return the plan with its image checked: it is the one whose digests the plan has."""
     before, image = plan.container, plan.container.image
-    if not image or "://" in image:
+    if not image:
         return plan
-    if not os.path.exists(image):
+    if "://" not in image and not os.path.exists(image):
         raise UsageError(f"no such image: {image}", "name another: --image FILE")
     accepted = plugins.find("runtimes", before.runtime, "").words("images")
     if image_files.kind(image) not in accepted:
         problem = f"{before.runtime} cannot run '{image}'"
         raise UsageError(problem, f"it runs {', '.join(accepted)}", where="--image")
+    if "://" in image:
+        return plan
     sha256 = image_files.check(Path(image)) or None
     now = replace(before, sha256=sha256, fingerprint=image_files.fingerprint(Path(image)))
     for what in ("sha256", "fingerprint"):
         expected, found = getattr(before, what), getattr(now, what)
-        if expected and found != expected and not is_named:
+        if expected and found != expected:
             problem = f"{image} is another image than the run had: {what} {found}, not {expected}"
             fix = f"put the old one back; or run in this one: --image {image}"
             raise UsageError(problem, fix)
@@ -230,9 +234,9 @@ def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
     _replace(paths.script, f"#SBATCH --chdir={sbatch(old)}\n", f"#SBATCH --chdir={sbatch(new)}\n")
     mounts = (f"{render.mounts(plan.container)}\n" for plan in (before, after))
     _replace(paths.env, *mounts)
-    if before.container.image != after.container.image:
-        images = (bash(plan.container.image or "") for plan in (before, after))
-        _replace(paths.env, *(f"\nKIT_IMAGE={image}\n" for image in images))
+    old_image, new_image = (render.image(plan.container) for plan in (before, after))
+    if old_image != new_image:
+        _set_values(paths.env, new_image)
     return _is_edited(paths.env, before)
 
 
@@ -242,10 +246,26 @@ def _replace(file: Path, before: str, after: str) -> None:
     if before == after:
         return
     if text.count(before) != 1:
-        where = "where the run directory or the image stands"
-        fix = "copy the run directory, edit it, and: sbatch run_script.sh"
-        raise KitError(f"{file.name} of the run was changed by hand, {where}", fix)
+        raise _changed_by_hand(file)
     file.write_text(text.replace(before, after), encoding="utf-8", errors="surrogateescape")
+
+
+def _set_values(file: Path, lines: list[str]) -> None:
+    """Put these lines in the place of those with the same variables, whatever stands there."""
+    text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    for line in lines:
+        name = line.partition("=")[0]
+        found = re.findall(rf"\n{name}=.*\n", text)
+        if len(found) != 1:
+            raise _changed_by_hand(file)
+        text = text.replace(found[0], f"\n{line}\n")
+    file.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def _changed_by_hand(file: Path) -> KitError:
+    where = "where the run directory or the image stands"
+    fix = "copy the run directory, edit it, and: sbatch run_script.sh"
+    return KitError(f"{file.name} of the run was changed by hand, {where}", fix)
 
 
 def _is_edited(file: Path, before: Plan) -> bool:
