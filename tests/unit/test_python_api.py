@@ -56,6 +56,21 @@ def ends(slurm: Slurm, run: kit.RunHandle, state: str, rank0: str = "") -> None:
         event_lines.add(logs, "batch", "ends", node="node1", code=1)
 
 
+@pytest.mark.filterwarnings("ignore:.*is not checked against the cluster")
+def test_a_program_keeps_its_secrets_for_the_next_submission_and_sbatch_has_none(job: Path, monkeypatch: pytest.MonkeyPatch, silent) -> None:
+    slurm = ScriptedSlurm(job.parent / "scripted", job.parent / "of_script")
+    slurm.script("sbatch", f"env >>{job.parent}/environment; echo 77")
+    monkeypatch.setenv("PATH", slurm.path)
+    monkeypatch.setenv("MINE", "my-own-value")
+    for number in (1, 2):
+        run = kit.submit("job.yaml", secrets=["MINE"], output=job.parent / f"run{number}")
+        assert (run.folder / ".secrets/values").read_bytes() == b"MINE=my-own-value\0"
+    assert os.environ["MINE"] == "my-own-value"
+    said = (job.parent / "environment").read_text()
+    assert said.count("PATH=") >= 2 and "my-own-value" not in said
+    assert silent()
+
+
 def test_a_job_is_submitted_followed_and_explained(job: Path, fake_slurm: Slurm, silent) -> None:
     run = kit.submit("job.yaml", ["--lr", "1"], nodes=4, env={"A": "call"}, output=job.parent / "run")
     assert (run.id, run.name, run.folder) == ("1001", job.parent.name, job.parent / "run")

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import slurm
 from kit.base import quote
 from kit.base.errors import KitError, Problems, UsageError
 from kit.config import job_file, profiles
 from kit.config import secrets as job_secrets
 from kit.config.secrets import Secret
-from kit.runs import secret_file, secret_values
+from kit.runs import local, secret_file, secret_values
 from test_render import plan
 
 from plans import changed
@@ -163,7 +164,7 @@ def test_the_file_is_its_owners_alone_and_what_kit_starts_has_the_values_no_more
     assert (folder / "values").read_bytes() == f"A={HOSTILE}\0B=o\0".encode()
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "values")] == [0o700, 0o600]
     assert (folder / ".gitignore").read_text() == "*\n"
-    assert not {"A", "B", "OTHER"} & os.environ.keys()
+    assert not {"A", "B", "OTHER"} & (slurm.environment() | local.step_environment("1", ["local0"])).keys()
     secret_file.forget(project)
     assert not folder.exists()
 

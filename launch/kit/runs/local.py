@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import IO, Optional
 
+from kit import slurm
 from kit.base import assets, signals
 from kit.base.errors import UsageError
 from kit.plan.plan import Plan
@@ -186,7 +187,7 @@ def step_environment(job_id: str, hosts: list[str]) -> dict[str, str]:
     }
     inherited = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in slurm.inherited().items()
         if not name.startswith(("SLURM_", "SLURMD_"))
     }
     return {**inherited, **own}

@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Optional
 
+from kit import slurm
 from kit.base.errors import KitError, UsageError
 from kit.config import notify
 from kit.config.notify import Notify
@@ -77,10 +78,10 @@ def _link(first: Path, file: Path, content: bytes) -> None:
 
 
 def hide_from_children(secrets: Secrets) -> None:
-    """Remove the values from the environment that kit hands to other programs."""
+    """Leave the values out of the environment that kit hands to other programs."""
     for secret in secrets:
         for name in (secret.name, secret.at if secret.source == "env" else secret.name):
-            os.environ.pop(name, None)
+            slurm.hide(name)
 
 
 def forget(run: Path, task: Optional[int] = None) -> None:

@@ -22,6 +22,7 @@ _GPU_CHOICE = (
     "CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL"
     " ZE_AFFINITY_MASK"
 ).split()
+_hidden: set[str] = set()  # variables with the values of secrets
 _OF_JOBS = ("squeue", "sacct", "scontrol", "scancel")
 
 
@@ -183,6 +184,19 @@ def missing(command: str) -> KitError:
     )
 
 
+def hide(name: str) -> None:
+    """Hand that variable to no command from now on.
+
+    It stays in this process's environment, which may be that of a user's own program.
+    """
+    _hidden.add(name)
+
+
+def inherited() -> dict[str, str]:
+    """Return this process's environment without what is hidden."""
+    return {name: value for name, value in os.environ.items() if name not in _hidden}
+
+
 def environment() -> dict[str, str]:
     """Return the environment without SLURM_ variables, which sbatch would pass on to a new job.
 
@@ -194,7 +208,7 @@ def environment() -> dict[str, str]:
     others = ("SLURM_", "SLURMD_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_", "KIT_LOOPBACK")
     return {
         name: value
-        for name, value in os.environ.items()
+        for name, value in inherited().items()
         if (not name.startswith(others) or name in kept) and name not in _GPU_CHOICE
     }
 
