@@ -316,6 +316,20 @@ def test_a_run_that_slurm_refuses_again_leaves_nothing(kit, project: Path) -> No
     assert (done.returncode, done.stderr) == (1, f"kit: {project}/first/lib is gone, which held the run's scripts\n  fix: submit the job again\n")
 
 
+def test_py_spy_goes_where_slurm_refuses_the_run_and_comes_along_to_a_rerun(kit, project: Path) -> None:
+    stub(project / "bin", "sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1\n")
+    stub(project / "bin", "py-spy", "")
+    path = f"{project}/bin:{os.environ['PATH']}"
+    job = ["train.py", "--stall-timeout", "1h", "--gpus-per-node", "0", "--launcher", "srun"]
+    done = kit("submit", *job, "--output", "first", cwd=project, PATH=path, check=False)
+    assert "Invalid account" in done.stderr and not (project / "first").exists()
+    kit("render", *job, "--output", "rendered", cwd=project, PATH=path)
+    stub(project / "bin", "sbatch", "echo 7\n")
+    kit("rerun", "rendered", "--output", "second", cwd=project, PATH=path)
+    copies = [project / run / ".py-spy" for run in ("rendered", "second")]
+    assert copies[0].read_bytes() == copies[1].read_bytes() and os.access(copies[1], os.X_OK)
+
+
 def test_what_differs_between_two_runs_is_shown_and_secrets_are_not(kit, project: Path) -> None:
     (project / "long.py").write_text("".join(f"a{line} = 1\n" for line in range(300)))
     (project / "gone.py").touch()

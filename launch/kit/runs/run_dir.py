@@ -181,7 +181,7 @@ def _own_names(run: Path, record: RunRecord) -> list[str]:
     """Return what kit wrote into a run directory; last the record, by which it is known."""
     launcher = os.path.basename(run_record.plan_of(record).program.launcher)
     scripts = [run_paths.ENV, run_paths.SCRIPT, run_paths.launcher(launcher), run_paths.STARTER]
-    scripts += [*run_paths.LINES.values(), run_paths.SHELL, run_paths.JUPYTER]
+    scripts += [*run_paths.LINES.values(), run_paths.PY_SPY, run_paths.SHELL, run_paths.JUPYTER]
     folders = (run_paths.SECRETS, run_paths.CODE, run_paths.LIBRARY)
     unfinished = (path.name for path in run.glob(".run.json.*"))
     return [*folders, *scripts, *unfinished, _MARK, run_paths.RECORD]
