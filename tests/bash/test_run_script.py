@@ -512,8 +512,18 @@ def test_ranks_that_write_no_checkpoint_are_told_from_one_that_fails(does: str, 
     assert ('"cause": "no-checkpoint"' in noted) == bool(cause)
 
 
-def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(tmp_path: Path) -> None:
-    run = run_dir(tmp_path, 'echo "at ${KIT_PROGRESS}"; echo step 1 >"${KIT_PROGRESS}"; exit 75', on_preempt="checkpoint")
+@pytest.mark.parametrize(
+    ("planned", "asked"),
+    [
+        ("1", ["--nodes=1"]),
+        ("1-2", []),  # a typed number would take the place of the range
+        ("2-4", ["--nodes=1"]),  # the job was submitted by hand, with sbatch --nodes=1
+    ],
+)
+def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(planned: str, asked: list[str], tmp_path: Path) -> None:
+    program = 'echo "at ${KIT_PROGRESS}"; echo step 1 >"${KIT_PROGRESS}"; exit 75'
+    header = (("job-name", "test"), ("nodes", planned), ("chdir", str(tmp_path / "run")))
+    run = run_dir(tmp_path, program, on_preempt="checkpoint", header=header)
     real = SCRIPTS / "local/scontrol"
     stub(tmp_path / "bin", "scontrol", f'[[ "$1" != requeue ]] || {{ echo "Requested operation is presently disabled" >&2; exit 1; }}\nexec {real} "$@"\n')
     stub(tmp_path / "bin", "sbatch", f'printf "%s\\n" "$@" "${{!SLURM_@}}" >"{tmp_path}/sbatch"\necho "99;kit"\n')
@@ -525,7 +535,7 @@ def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(tmp_path: Path) -> Non
         "kit: local0: job 99 goes on",
     ]
     # Of this job's variables the new one gets none: with its restarts it would count wrongly.
-    options = ["--parsable", f"--dependency=afterany:{JOB_ID}", "--nodes=1", f"--chdir={run}", f"{run}/run_script.sh"]
+    options = ["--parsable", f"--dependency=afterany:{JOB_ID}", *asked, f"--chdir={run}", f"{run}/run_script.sh"]
     assert (tmp_path / "sbatch").read_text().split("\n")[:-1] == [*options, "SLURM_CONF"]
     assert logs(run)["continued-by"] == "99\n"
 

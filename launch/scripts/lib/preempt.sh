@@ -208,10 +208,19 @@ preempt::submit() {
   (kit::die "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh")
 }
 
+# preempt::is_in_range NODES - whether the script itself asks for a range of nodes with that number: then it may ask for that again.
+preempt::is_in_range() {
+  local least most
+  read -r least most < <(sed -n 's/^#SBATCH --nodes=\([0-9]*\)-\([0-9]*\)$/\1 \2/p' "${KIT_RUN_DIR}/run_script.sh") || return 1
+  ((least <= $1 && $1 <= most))
+}
+
 # preempt::sbatch - submits a job for the same run directory, which begins when this one is gone.
 preempt::sbatch() {
   local name
-  local -a options=(--nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}") unset=()
+  local -r nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
+  local -a options=() unset=()
+  preempt::is_in_range "${nodes}" || options+=(--nodes="${nodes}")
   # Of an array this one alone goes on.
   [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || options+=(--array="${SLURM_ARRAY_TASK_ID}")
   # With this job's variables the new one would have its restarts for its own.
