@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitWarning
 from kit.files import json_lines
 from kit.remote import records
 from kit.remote.records import Record
@@ -30,8 +31,23 @@ def test_a_run_of_a_cluster_is_found_behind_a_line_that_was_cut_off(tmp_path: Pa
     assert [record.id for record in records.records()] == ["1", "2"]
 
 
-def test_a_pipe_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+def test_of_a_file_that_has_grown_for_years_the_last_lines_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    json_lines.append(file, {"number": 1})
+    os.truncate(file, 65 << 20)
+    json_lines.append(file, {"number": 2})
+    json_lines.append(file, {"number": 3})
+    assert list(json_lines.read(file)) == [{"number": 2}, {"number": 3}]
+
+
+def test_a_pipe_in_the_place_of_the_file_is_refused_and_said_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lines")
-    assert list(json_lines.read(tmp_path / "lines")) == []
+    with pytest.warns(KitWarning, match="lines cannot be read .it is not a regular file., so kit does not know") as said:
+        assert [*json_lines.read(tmp_path / "lines"), *json_lines.read(tmp_path / "lines")] == []
+    assert len(said) == 1
+    with pytest.warns(KitWarning) as said:
+        assert list(json_lines.read(tmp_path)) == []
+    assert len(said) == 1
+    assert list(json_lines.read(tmp_path / "none")) == []
     with pytest.raises(OSError, match="it is not a regular file"):
         json_lines.append(tmp_path / "lines", {})

@@ -13,6 +13,7 @@ from typing import Callable
 
 import kit
 import pytest
+from kit.files import safe_read
 from kit.remote import records
 from kit.runs import history, run_dir
 from kit.slurm import Unsure
@@ -87,6 +88,21 @@ def test_a_job_is_submitted_followed_and_explained(job: Path, fake_slurm: Slurm,
     assert run.logs(rank=0).endswith("ValueError: no\n") and run.logs(node="node1") == run.logs(errors=True)
     assert kit.find().id == kit.find("1001").id == kit.find(run.folder).id == "1001"
     assert silent()
+
+
+def test_a_long_log_is_read_whole_and_one_that_cannot_be_read_is_named(job: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = kit.submit("job.yaml")
+    ends(fake_slurm, run, "COMPLETED")
+    log = run.folder / f"log/{run.id}/rank0.out"
+    os.truncate(log, 65 << 20)
+    assert len(run.logs(rank=0)) == 65 << 20
+
+    def refuse(path: Path) -> bytes:  # what a file's mode does to all but root
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(safe_read, "everything", refuse)
+    with pytest.raises(kit.KitError, match=f"the log {log} cannot be read: Permission denied\n  fix: look at it: ls -l {log}"):
+        run.logs(rank=0)
 
 
 def test_a_run_is_cancelled_and_only_that_one(job: Path, fake_slurm: Slurm, silent) -> None:

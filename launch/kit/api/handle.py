@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from kit.base import quote
+from kit.base.errors import KitError
 from kit.diagnose.why import report
 from kit.diagnose.why.report import Report
 from kit.files import safe_read
@@ -53,7 +55,7 @@ class RunHandle:
         """
         choice = LogChoice(node, rank, errors, attempt)
         files = array_status.logs(self._run(), self.task, choice)
-        return b"".join(map(safe_read.read, files)).decode("utf-8", "replace")
+        return b"".join(map(_content, files)).decode("utf-8", "replace")
 
     def why(self) -> Report:
         """Return why the run failed; str() of it is what `kit why` prints."""
@@ -77,6 +79,14 @@ class RunHandle:
 
     def _run(self) -> Run:
         return lookup.find(str(self.folder))
+
+
+def _content(log: Path) -> bytes:
+    try:
+        return safe_read.everything(log)
+    except OSError as error:
+        problem = f"the log {log} cannot be read: {error.strerror}"
+        raise KitError(problem, f"look at it: ls -l {quote.bash(str(log))}") from None
 
 
 def _with_tasks(found: Status) -> Status:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kit.base.errors import warn
 from kit.files import safe_read
 
 
@@ -31,10 +33,16 @@ def append(file: Path, facts: dict[str, Any]) -> None:
 
 
 def read(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of the whole lines; none where the file cannot be read."""
+    """Yield the objects of the whole lines, of a very long file the last ones.
+
+    Yield none where there is no such file, or it cannot be read, which is reported once.
+    """
     try:
-        lines = safe_read.read(file).split(b"\n")
-    except OSError:
+        lines = safe_read.end(file).split(b"\n")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _warn(file, error.strerror)
         return
     for line in lines:
         try:
@@ -43,3 +51,8 @@ def read(file: Path) -> Iterator[dict[str, Any]]:
             continue  # cut off, or no text
         if isinstance(facts, dict):
             yield facts
+
+
+@functools.cache
+def _warn(file: Path, why: str) -> None:
+    warn(f"kit: {file} cannot be read ({why}), so kit does not know what it noted there")
