@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -53,9 +54,9 @@ def work(far: Far, name: str = "project") -> Path:
     return far.kit / "work" / name
 
 
-def run_of(far: Far, name: str = "job") -> Path:
+def run_of(far: Far, name: str = "job", project: str = "project") -> Path:
     """The run directory there."""
-    (found,) = (work(far) / "runs").glob(f"{name}-2*")
+    (found,) = (work(far, project) / "runs").glob(f"{name}-2*")
     return found
 
 
@@ -305,6 +306,54 @@ def test_a_local_run_of_the_same_name_is_meant_where_it_is_newer(far: Far, proje
     assert "told" in kit_here("logs", "job").out and len(far.calls()) == before
     both = kit_here("status")
     assert "1001" in both.out and "COMPLETED" in both.out and both.err == "kit: runs of far, on login:\n"
+
+
+@pytest.fixture
+def other_project(project: Path, far: Far) -> Path:
+    """A project with a job of the same name."""
+    folder = far.base / "other"
+    shutil.copytree(project, folder)
+    return folder
+
+
+def test_a_name_means_the_run_of_this_folder_and_not_a_newer_one_of_another_project(far: Far, project: Path, other_project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml")
+    os.chdir(other_project)
+    kit_here("submit", "job.yaml")
+    os.chdir(project)
+    assert kit_here("cancel", "job").out == "kit: job (1001) is being cancelled\n"
+    assert far.slurm.states() == {"1001": "CANCELLED", "1002": "PENDING"}
+    kit_here("submit", "job.yaml")
+    assert kit_here("cancel", "1002", "job").code == 0
+    assert far.slurm.states() == dict.fromkeys(("1001", "1002", "1003"), "CANCELLED")
+
+
+def test_a_name_of_runs_of_several_other_projects_is_refused_where_something_is_done_to_the_run(far: Far, project: Path, other_project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml")
+    os.chdir(other_project)
+    kit_here("submit", "job.yaml")
+    third = far.base / "third"
+    third.mkdir()
+    os.chdir(third)
+    for words in (["cancel", "job"], ["stop", "job"], ["checkpoint", "job"], ["exec", "job", "--", "true"], ["hang", "job"]):
+        done = kit_here(*words)
+        assert done.code == 2 and done.err == (
+            "kit: this folder has no run job, and several of other folders are called so\n"
+            f"  fix: name its job id or its directory: 1001 in {run_of(far)} (far), 1002 in {run_of(far, 'job', 'other')} (far)\n"
+        )
+    assert set(far.slurm.states().values()) == {"PENDING"}
+    assert "PENDING" in kit_here("status", "job").out
+    kit_here("run", str(project / "job.yaml"), "--launcher", "spawn", "--nodes", "1", "--workdir", str(third))
+    assert "has ended: " in kit_here("cancel", "job").out  # this folder's own
+
+
+def test_a_run_of_this_folder_is_meant_whichever_machine_has_it(far: Far, project: Path, other_project: Path, kit_here) -> None:
+    os.chdir(other_project)
+    kit_here("submit", "job.yaml")
+    os.chdir(project)
+    kit_here("run", "job.yaml", "--launcher", "spawn", "--nodes", "1")
+    os.chdir(other_project)
+    assert "PENDING" in kit_here("status", "job").out
 
 
 def test_runs_of_different_machines_are_not_compared(far: Far, project: Path, kit_here) -> None:

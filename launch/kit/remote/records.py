@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import IO, Any, Optional
 
+from kit.base.errors import UsageError
 from kit.config import paths
 from kit.config.secrets import Secret
 from kit.files import json_lines, locks, notes, safe_read, typed_json
@@ -46,6 +47,11 @@ class Record:
         inside = os.path.relpath(place, self.here)
         is_path = "/" in word and not paths.leads_out(inside)
         return bool(self.folder) and is_path and self.folder.endswith(f"/{inside}")
+
+    def is_of(self, here: str) -> bool:
+        """Return whether it was started from a folder, or from one above or below that."""
+        place, own = Path(here), Path(self.here)
+        return place.is_relative_to(own) or own.is_relative_to(place)
 
 
 def _open_own(file: Path, mode: str) -> IO[bytes]:
@@ -105,17 +111,26 @@ def find(word: Optional[str], here: str) -> Optional[Record]:
 
     Without a word, or with an unknown one, returns the last that was started from here.
     """
-    known = records()
-    named = [record for record in known if word is not None and record.is_called(word)]
-    if named:
-        return named[-1]
-    place = Path(here)
-    of_here = [
-        record
-        for record in known
-        if place.is_relative_to(record.here) or Path(record.here).is_relative_to(place)
-    ]
+    if found := _named(word, here):
+        return found[-1]
+    of_here = [record for record in records() if record.is_of(here)]
     return max(of_here, key=lambda record: record.created_s, default=None)
+
+
+def raise_if_unclear(word: Optional[str], here: str) -> None:
+    """Raise UsageError where it is anybody's guess which run of other folders a word means."""
+    found = _named(word, here)
+    places = {(record.cluster, record.here) for record in found}
+    if len(places) > 1 and not found[-1].is_of(here):
+        each = [f"{run.id or 'not submitted'} in {run.folder} ({run.cluster})" for run in found]
+        problem = f"this folder has no run {word}, and several of other folders are called so"
+        raise UsageError(problem, f"name its job id or its directory: {', '.join(each)}")
+
+
+def _named(word: Optional[str], here: str) -> list[Record]:
+    """Return the runs that a word may mean, the oldest first: those of a folder, if it has any."""
+    found = [record for record in records() if word is not None and record.is_called(word)]
+    return [record for record in found if record.is_of(here)] or found
 
 
 # ---------------------------------------------------------------- commands without a known end

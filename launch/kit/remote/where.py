@@ -24,6 +24,7 @@ OF_A_RUN = (
     *("status", "logs", "hang", "timeline", "why", "checkpoint", "stop", "cancel"),
     *("exec", "rerun", "diff", "bench"),
 )
+ON_A_LIVE_RUN = ("hang", "checkpoint", "stop", "cancel", "exec")  # which they change or disturb
 OF_A_CLUSTER = ("build", "doctor", "images", "nodes", "init", "gc")
 ON_LINUX = ("run", "build")
 
@@ -132,25 +133,39 @@ def _record_of(typed: Typed) -> Optional[Record]:
     """Return the run that a command means; None for a run of this machine."""
     given = typed.value("run", "first", "show")
     words = given if isinstance(given, list) else [given, *filter(None, [typed.value("second")])]
-    found = [_record(word) for word in words]
+    found = [_record(word, is_live=typed.name in ON_A_LIVE_RUN) for word in words]
     if len({record and record.cluster for record in found}) > 1:
         problem = f"{' and '.join(words)} are on different machines"
         raise UsageError(problem, "name runs of one cluster")
-    return found[0]
+    here = os.getcwd()  # where the command starts, names mean the runs of that folder
+    return next((record for record in found if record and record.is_of(here)), found[0])
 
 
-def _record(word: Optional[str]) -> Optional[Record]:
-    """Return the run that a word means; None for a run of this machine."""
-    found = records.find(word, os.getcwd())
-    return found if found and not _is_known_here(word, found) else None
+def _record(word: Optional[str], *, is_live: bool) -> Optional[Record]:
+    """Return the run that a word means; None for a run of this machine.
+
+    Raises UsageError where something is about to be done to one of several that it may mean.
+    """
+    here = os.getcwd()
+    found = records.find(word, here)
+    if not found or _is_known_here(word, found, here):
+        return None
+    if is_live:
+        records.raise_if_unclear(word, here)
+    return found
 
 
-def _is_known_here(word: Optional[str], other: Record) -> bool:
-    """Return whether a word means a newer run of this machine."""
+def _is_known_here(word: Optional[str], other: Record, here: str) -> bool:
+    """Return whether a word means a run of this machine: the folder's own, or else the newer."""
     if word is None:
         last = lookup.last_here()
         return last is not None and last.created_s > other.created_s
     if os.path.isfile(RunPaths(word).record):
         return True
     found = [run for run in history.runs() if run.is_called(word)]
-    return bool(found) and (not other.is_called(word) or found[-1].created_s > other.created_s)
+    if not found or not other.is_called(word):
+        return bool(found)
+    own = [run for run in found if lookup.is_of(here, run)]
+    if bool(own) != other.is_of(here):
+        return bool(own)
+    return (own or found)[-1].created_s > other.created_s
