@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -114,8 +115,6 @@ def test_a_login_node_without_a_python_is_told_what_to_set(profile: str, fix: st
 
 
 def test_the_profile_names_the_python_of_the_login_node(far: Far, new_project: Path, kit_here) -> None:
-    import sys
-
     (far.base / "far/bin/python3").write_text("#!/bin/sh\nexit 1\n")
     (far.base / "far/bin/python3").chmod(0o755)
     (far.home / "my python").symlink_to(sys.executable)
@@ -354,6 +353,50 @@ def test_a_run_of_this_folder_is_meant_whichever_machine_has_it(far: Far, projec
     kit_here("run", "job.yaml", "--launcher", "spawn", "--nodes", "1")
     os.chdir(other_project)
     assert "PENDING" in kit_here("status", "job").out
+
+
+def test_who_follows_a_run_leaves_another_terminals_run_its_folder_and_secrets(
+    far: Far, project: Path, other_project: Path, kit_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit_here("submit", "job.yaml")
+    far.slurm.job("1001", "RUNNING", folder=str(run_of(far)))
+    monkeypatch.setenv("API_TOKEN", "s3cret")
+    (other_project / "job.yaml").write_text(JOB.replace("name: job", "name: other") + "secrets: [API_TOKEN]\n")
+
+    def kit_there(*words: str) -> None:
+        subprocess.run([sys.executable, "-m", "kit", *words], cwd=other_project, check=True, capture_output=True)
+
+    def second_terminal() -> None:
+        try:
+            while not list((far.kit / "calls").glob("*/spool")):
+                time.sleep(0.05)
+            kit_there("submit", "job.yaml")
+            far.slurm.job("1002", "COMPLETED", folder=str(run_of(far, "other", "other")))
+            kit_there("status", "1002")  # which notes its end
+        finally:
+            far.slurm.job("1001", "COMPLETED", folder=str(run_of(far)))
+
+    second = threading.Thread(target=second_terminal)
+    second.start()
+    kit_here("logs", "1001", "-f")
+    second.join()
+    ended = [line for line in (far.home / ".local/state/kit/runs.jsonl").read_text().splitlines() if '"state": "COMPLETED"' in line]
+    assert any('"id": "1002"' in line for line in ended)
+    (found,) = (record for record in records.records() if record.id == "1002")
+    assert (found.here, [secret.name for secret in found.secrets]) == (str(other_project), ["API_TOKEN"])
+    os.chdir(other_project)
+    again = kit_here("rerun", "other")
+    assert again.out.startswith("kit: submitted job 1003\n"), again.err
+
+
+def test_a_run_is_recorded_by_the_command_that_made_it_alone(far: Far) -> None:
+    mine, others = records.Record("far", "/a"), records.Record("far", "/b", name="b")
+    run = {"id": "", "name": "b", "folder": "/far/b/runs/1", "call": "of b"}
+    records.add_run(run, mine, "of a")
+    assert records.records() == []
+    records.add_run(run, others, "of b")
+    records.add_run({**run, "id": "7"}, mine, "of a")
+    assert [(record.here, record.id) for record in records.records()] == [("/b", "7")]
 
 
 def test_runs_of_different_machines_are_not_compared(far: Far, project: Path, kit_here) -> None:

@@ -184,7 +184,7 @@ def test_a_cluster_elsewhere_is_refused(far: Far, silent) -> None:
     with pytest.raises(kit.KitError, match="far is a cluster elsewhere"):
         kit.submit("train.py", cluster="far")
     assert not Path("runs").exists() and silent()
-    records.add_run({"id": "77", "name": "x", "folder": "/far/x"}, records.Record("far", os.getcwd()))
+    records.add(records.Record("far", os.getcwd(), "/far/x", "77", "x"))
     for word in ("77", None):
         with pytest.raises(kit.KitError, match="far is a cluster elsewhere"):
             kit.find(word)

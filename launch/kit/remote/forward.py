@@ -114,19 +114,16 @@ def _of_run(typed: Typed, record: Record) -> int:
 
 def _run(typed: Typed, copy: Copy, request: Request, about: Record) -> int:
     """Run a command on the login node, and record the runs that it makes."""
-    note_run = partial(records.add_run, about=about)
     if typed.name in LASTING or (typed.name == "logs" and typed.value("follow")):
-        return _run_lasting(typed, copy, request, about, note_run)
+        return _run_lasting(typed, copy, request, about)
     code = calls.attach(copy, request)
     if typed.name in MAKING_RUNS:
         for run in copy.ask("runs", "the command has ended", history=copy.history)["runs"]:
-            note_run(run)
+            records.add_run(run, about, request.call)
     return code
 
 
-def _run_lasting(
-    typed: Typed, copy: Copy, request: Request, about: Record, note_run: calls.NoteRun
-) -> int:
+def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> int:
     """Run a command that outlives the connection.
 
     Where the end of the same earlier command is not known here, show that one instead.
@@ -147,4 +144,5 @@ def _run_lasting(
     with records.under_way(call):
         if call is not earlier:
             calls.begin(copy, request)
+        note_run = partial(records.add_run, about=about, call=call.id)
         return calls.attend(copy, request, typed.show, note_run)

@@ -77,10 +77,17 @@ def add(record: Record) -> None:
     json_lines.append(notes.folder() / "elsewhere.jsonl", typed_json.plain(record))
 
 
-def add_run(run: dict[str, Any], about: Record) -> None:
-    """Record a run of a cluster, from a line of the history there."""
-    names = {item.name for item in fields(Record)} - {"cluster", "here", "secrets"}
-    add(replace(about, **{name: value for name, value in run.items() if name in names}))
+def add_run(run: dict[str, Any], about: Record, call: str) -> None:
+    """Record what a line of a cluster's history says of a run that is known, or that `call` made.
+
+    A follower sees the lines of all runs: those of other terminals are about other projects.
+    """
+    place = (about.cluster, run.get("folder"))
+    known = [record for record in records() if (record.cluster, record.folder) == place]
+    if known or run.get("call") == call:
+        names = {item.name for item in fields(Record)} - {"cluster", "here", "secrets"}
+        facts = {name: value for name, value in run.items() if name in names}
+        add(replace(known[0] if known else about, **facts))
 
 
 def clusters() -> list[str]:

@@ -147,7 +147,7 @@ def _ready(request: Json) -> Json:
     folder = Path(request["workdir"])
     if not folder.is_dir():
         folder = Path(request["folder"])
-    environment = dict(request["environment"])
+    environment = {**request["environment"], "KIT_CALL": request["call"]}
     for name, files in request["given"].items():
         place = arrival.given_folder(request["folder"], name, files)
         if name == request["clusters"]:

@@ -42,6 +42,7 @@ class Run:
     usage: Optional[Usage] = None  # of a run that has ended
     is_shell: bool = False  # of `kit shell`, not of a program
     is_foreign: bool = False  # a copy, or from another cluster; the history holds none
+    call: str = ""  # the number of the laptop's command that made it, by KIT_CALL
 
     def __str__(self) -> str:
         return f"{printable(self.name)} ({self.id or 'not submitted'})"
@@ -111,6 +112,7 @@ def new(folder: Path, plan: Plan, job_id: str, **facts: Any) -> Run:
     layout = plan.layout
     shape = f"{layout.nodes}x{layout.processes_per_node}"
     workdir = plan.program.workdir
+    facts["call"] = os.environ.get("KIT_CALL", "")
     run = Run(job_id, str(folder), layout.name, shape, time.time(), workdir=workdir, **facts)
     add(run)
     return run
