@@ -399,6 +399,15 @@ def test_a_run_is_recorded_by_the_command_that_made_it_alone(far: Far) -> None:
     assert [(record.here, record.id) for record in records.records()] == [("/b", "7")]
 
 
+@pytest.mark.parametrize("words", ["submit job.yaml --dry-run", "submit job.yaml --test-only", "when job.yaml"])
+def test_the_last_run_of_a_folder_is_none_that_never_began(words: str, far: Far, project: Path, kit_here) -> None:
+    kit_here("run", "job.yaml", "--launcher", "spawn", "--nodes", "1")
+    done = kit_here(*words.split())
+    before = far.calls()
+    assert before, done.err
+    assert "told" in kit_here("logs").out and far.calls() == before
+
+
 def test_runs_of_different_machines_are_not_compared(far: Far, project: Path, kit_here) -> None:
     kit_here("submit", "job.yaml", "--output", "runs/r1")
     kit_here("run", "job.yaml", "--launcher", "spawn", "--nodes", "1", "--output", "runs/r2")

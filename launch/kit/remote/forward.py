@@ -23,7 +23,7 @@ from kit.remote.where import About, Typed
 
 LASTING = ("submit", "rerun", "build", "bench")  # these go on when the connection breaks
 MAKING_RUNS = ("shell", "exec")
-STARTING = ("submit", "shell", "bench")  # they read the values of secrets
+STARTING = ("submit", "shell", "bench")  # they make runs, and read the values of secrets
 
 
 def run(typed: Typed, about: About) -> int:
@@ -55,7 +55,9 @@ def _with_job(typed: Typed, site: Cluster) -> int:
     secrets = tuple({**site.secrets, **(job.secrets or {})}.values())
     here = root or os.getcwd()
     environment = resolve.take_variables(job, site, Problems()).inherited
-    if typed.name in STARTING and not (typed.value("dry_run") or typed.value("test_only")):
+    is_rehearsal = typed.value("dry_run") or typed.value("test_only")
+    starts = typed.name in STARTING and not is_rehearsal
+    if starts:
         environment |= packing.values_of(secrets, here)
     keyrings = [secret.at for secret in secrets if secret.source == "file"]
     found = project.read(root, job, typed.job_file, keyrings, problems) if root else None
@@ -72,7 +74,8 @@ def _with_job(typed: Typed, site: Cluster) -> int:
     parts = packing.of_job(typed, job, root, copy, options)
     name = packing.profile_name(job.cluster)
     record = Record(name, here, created_s=time.time(), secrets=secrets)
-    records.add(record)
+    if starts:  # else the folder's last run is still the one before
+        records.add(record)
     return _run(typed, copy, packing.request(site, environment=environment, **parts), record)
 
 
