@@ -451,6 +451,20 @@ def test_bad_nodes_are_listed_and_taken_back_there(far: Far, project: Path, kit_
     assert re.fullmatch(r"\d+ node5 x y\n", notes.read_text())
 
 
+def test_the_values_of_secrets_reach_no_file_on_their_way(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bash writes a large here-document to a file in TMPDIR, and before 5.1 any."""
+    (copy,) = far.kit.glob("kit-*")
+    python = far.home / "python"
+    python.write_text(f'#!/bin/bash\n[[ ! -f /dev/stdin ]] || printf "%s\\n" "$*" >>~/files\n: >>~/seen\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (copy / "python.json").unlink()  # it is a link
+    (copy / "python.json").write_text(json.dumps({"python": str(python)}))
+    monkeypatch.setenv("API_TOKEN", "x" * 100_000)
+    done = kit_here("submit", "job.yaml", "--secret", "API_TOKEN")
+    assert done.out.startswith("kit: submitted job 1001\n"), done.err
+    assert (far.home / "seen").exists() and not (far.home / "files").exists(), (far.home / "files").read_text()
+
+
 # ---------------------------------------------------------------- builds
 
 

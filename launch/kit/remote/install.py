@@ -56,20 +56,18 @@ print(json.dumps(found))
 _PYTHONS = "python3 python3.{15..9}"
 # At some sites only the start-up file of login shells, which this is not, puts Slurm on PATH.
 _PROFILE = "source /etc/profile </dev/null >/dev/null 2>&1"
-# Starts the first Python that is new enough; else tells the version of python3 and the modules.
+# Starts the first Python that is new enough, with the program behind this script; else tells the
+# version of python3 and the modules.
 _LANDING = """\
 for python in {pythons}; do
   if python="$(type -P "$python")" &&
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
-    "$python" - "$1" <<'END-OF-LANDING'
-{source}
-main(sys.argv[1], **{request})
-END-OF-LANDING
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' </dev/null 2>/dev/null; then
+    "$python" - "$1"
     exit
   fi
 done
 tidy() {{ tr -cd '[:alnum:]/._ \\n-' | head -n 5 | tr '\\n' ' '; }}
-version="$(python3 --version 2>&1 | tidy)"
+version="$(python3 --version </dev/null 2>&1 | tidy)"
 modules="$(bash -lc 'module -t avail python' </dev/null 2>&1 |
   grep -i '^[a-z0-9/._-]*python[a-z0-9/._-]*$' | tidy)"
 printf '\\n%s {{"version": "%s", "modules": "%s"}}\\n' "$1" "$version" "$modules"
@@ -92,9 +90,8 @@ class Copy:
         self, what: str, doing: str, timeout_s: float = ANSWER_S, **values: Any
     ) -> dict[str, Any]:
         """Return the answer of `service`. Raise Unreachable, or KitError with its problem."""
-        text = json.dumps({"what": what, **values})  # one line of ASCII
-        script = f"{self.setup}{self._service()} \"$1\" <<'END-OF-REQUEST'\n{text}\nEND-OF-REQUEST"
-        return self.host.ask(script, doing, timeout_s)
+        text = json.dumps({"what": what, **values})
+        return self.host.ask(f'{self.setup}{self._service()} "$1"', doing, timeout_s, text)
 
     def line(self, what: str, mark: str = "-", **values: Any) -> str:
         """Return the command for ssh that has `service` answer a request with the connection."""
@@ -116,8 +113,8 @@ def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Cop
     request = {"folder": site.ssh_dir, "kit": name, "origin": records.origin(here)}
     request["name"] = os.path.basename(here) or "root"
     source = Path(landing.__file__).read_text(encoding="utf-8")
-    landing_script = _LANDING.format(pythons=pythons, source=source, request=ascii(request))
-    found = host.ask(f"{setup}{landing_script}", doing)
+    program = f"{source}\nmain(sys.argv[1], **{request!a})\n"
+    found = host.ask(f"{setup}{_LANDING.format(pythons=pythons)}", doing, text=program)
     refusal, folder = found.get("refusal"), found.get("folder")
     if refusal == "foreign":
         what = "it has other files, and kit did not make it"
@@ -139,7 +136,7 @@ def _python(site: Cluster) -> tuple[str, str]:
     """Return the lines of bash before Python, and the names to look for Python by."""
     wanted = site.ssh_python
     if wanted.startswith("module "):
-        return f"umask 077; {_PROFILE}; {wanted} >/dev/null 2>&1; ", _PYTHONS
+        return f"umask 077; {_PROFILE}; {wanted} </dev/null >/dev/null 2>&1; ", _PYTHONS
     pythons = bash(wanted) if wanted else _PYTHONS
     return f"umask 077; type -P sbatch >/dev/null || {_PROFILE}; ", pythons
 

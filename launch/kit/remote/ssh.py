@@ -67,26 +67,30 @@ class Host:
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
         self.name, self.say = name, say
 
-    def ask(self, script: str, doing: str, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    def ask(
+        self, script: str, doing: str, timeout_s: float = ANSWER_S, text: str = ""
+    ) -> dict[str, Any]:
         """Return the answer of a bash script, which prints `MARK JSON` where $1 is MARK.
 
         Raises KitError where the answer is a problem. The script travels on ssh's input, so no list
-        of processes shows it. Asks again where the connection broke: every script may run twice.
+        of processes shows it; `text` comes behind it, and the script's commands can read it. Asks
+        again where the connection broke: every script may run twice.
         """
-        answer = self.retried(lambda: self._ask(script, doing, timeout_s), doing)
+        answer = self.retried(lambda: self._ask(script, doing, timeout_s, text), doing)
         if "problem" in answer:
             raise KitError(str(answer["problem"]), str(answer.get("fix", "")))
         return answer
 
-    def _ask(self, script: str, doing: str, timeout_s: float) -> dict[str, Any]:
+    def _ask(self, script: str, doing: str, timeout_s: float, text: str) -> dict[str, Any]:
         self.connect(doing)
         mark = new_mark()
-        # In braces, so that a script that was cut off is no command.
-        text = f"{{ set -- {mark}\n{script}\nexit; }}\n"
+        # In braces, so that a script that was cut off is no command. The text is no here-document,
+        # which bash writes to a file: bash reads a pipe no further than the script goes.
+        sent = f"{{ set -- {mark}\n{script}\nexit; }}\n{text}\n"
         try:
             done = run(
                 self._command("bash -s"),
-                input=text.encode("utf-8", "surrogateescape"),
+                input=sent.encode("utf-8", "surrogateescape"),
                 capture_output=True,
                 timeout=timeout_s,
                 start_new_session=True,  # Ctrl-C ends kit alone, and not the script
