@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kit.remote import calls, install, records, session
 from kit.remote import project as brought
-from kit.remote.landing import MARK
+from kit.remote.landing import BROUGHT, MARK
 
 from far_side import Far
 from samples import docker_archive
@@ -208,6 +208,29 @@ def test_the_copy_of_the_code_is_what_git_has_here_and_no_result_of_a_run_there(
     assert (code / "result.pt").is_symlink()
     git = json.loads((run_of(far) / "run.json").read_text())["git"]
     assert re.fullmatch("[0-9a-f]{40}", git["revision"]) and "+echo changed" in git["diff"]
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_the_list_of_files_that_results_brought_back_is_not_believed(has_git: bool, far: Far, project: Path, kit_here) -> None:
+    def commit() -> str:
+        for words in (["init", "-q"], ["add", "train.sh"], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "x", "--allow-empty"]):
+            subprocess.run(["git", *words], cwd=project, check=True)
+        return subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, check=True, capture_output=True, text=True).stdout.strip()
+
+    if has_git:
+        commit()
+    kit_here("submit", "job.yaml", "--name", "first")
+    before = json.loads((work(far) / BROUGHT).read_text())
+    shutil.copy(work(far) / BROUGHT, project)  # as `rsync -a login:kit/work/project/ .` does
+    (project / "new.py").write_text("x = 1\n")
+    revision = commit() if has_git else None
+    done = kit_here("submit", "job.yaml", "--name", "second")
+    assert done.code == 0, done.err
+    assert (work(far) / "new.py").exists() and (run_of(far, "second") / "code/new.py").is_file()
+    git = json.loads((run_of(far, "second") / "run.json").read_text()).get("git") or {}
+    assert git.get("revision") == revision
+    now = json.loads((work(far) / BROUGHT).read_text())
+    assert sorted(now["files"]) == sorted([*before["files"], "new.py"])
 
 
 def test_two_projects_of_one_name_have_folders_of_their_own(far: Far, project: Path, kit_here) -> None:

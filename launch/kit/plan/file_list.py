@@ -28,9 +28,11 @@ class FileList:
 
 
 def read(root: str) -> Optional[FileList]:
-    """Return the list of a folder's files; None where it has no valid one."""
+    """Return the list of a folder's files; None where it has no valid one, or that of another."""
     try:
         found = safe_read.mapping(os.path.join(root, NAME))
+        if found["place"] != os.path.realpath(root):
+            return None  # it was copied with the files
         files: dict[str, dict[str, Any]] = found["files"]
         tracked = {
             name: bool(facts["tracked"])

@@ -154,7 +154,7 @@ def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
         folders = {"/".join(parts[:count]) for count in range(1, len(parts))}
         if parts[0] == "images" and len(parts) > 1:
             left_out["images"] = None
-        elif image_files.KEPT_CACHE.fullmatch(parts[-1]):
+        elif parts[-1] == file_list.NAME or image_files.KEPT_CACHE.fullmatch(parts[-1]):
             continue
         elif "__pycache__" not in parts and foreign.isdisjoint(folders):
             kept.append(name)

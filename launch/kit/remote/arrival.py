@@ -68,7 +68,8 @@ def receive(
         if not _is_behind_another(work, name) and file_state(f"{work}/{name}") in known[name]:
             with suppress(OSError):
                 os.unlink(f"{work}/{name}")
-    content = {"origin": origin, "files": brought, "git": git, "came": False}
+    place = os.path.realpath(work)  # in a copy of the folder, the list is not true
+    content = {"origin": origin, "place": place, "files": brought, "git": git, "came": False}
     replace.text(Path(work, BROUGHT), json.dumps(content))
     images = f"{folder}/{image_files.FOLDER}"  # which all projects share
     os.makedirs(images, exist_ok=True)
