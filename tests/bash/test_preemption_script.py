@@ -214,6 +214,23 @@ def test_what_a_person_asks_for_is_done_once_and_what_nobody_asks_for_is_not(
     assert (run / "requeued").exists() == (code == AGAIN)
 
 
+def test_a_program_that_goes_on_is_asked_again_near_the_time_limit(tmp_path: Path) -> None:
+    """Somebody asked for a checkpoint hours before; the program wrote it, and went on."""
+    program = "trap 'echo asked' USR1; echo up; until [[ -e go ]]; do sleep 0.1; done; exit 75"
+    run = run_dir(tmp_path, program, launcher="srun", on_preempt="checkpoint")
+    requeue(tmp_path)
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""), stderr=subprocess.PIPE, text=True)
+    until(lambda: logs(run).get("rank0.out") == "up\n", 60)
+    (run / f"log/{JOB_ID}/request").write_text("checkpoint\n")
+    process.send_signal(signal.SIGURG)
+    until(lambda: logs(run)["rank0.out"] == "up\nasked\n", 60)
+    process.send_signal(signal.SIGUSR1)
+    until(lambda: logs(run)["rank0.out"] == "up\nasked\nasked\n", 60)
+    (tmp_path / "go").touch()
+    process.communicate(timeout=60)
+    assert (process.returncode, (run / "requeued").exists()) == (AGAIN, True)
+
+
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_a_run_that_resubmits_itself_is_requeued_only_where_that_is_refused(is_refused: bool, tmp_path: Path) -> None:
     run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint", resubmit=True)

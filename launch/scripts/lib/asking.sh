@@ -2,23 +2,28 @@
 # asking.sh - how a rank's program learns that a checkpoint is wanted.
 # only: KIT_ON_PREEMPT=checkpoint
 
-# rank::ask_for_checkpoint - reads the program's process id, and sends it SIGUSR1 when the first node wants a checkpoint, as a
-# file says. It looks every other second, without starting a process, until the rank closes its input. A process that does not
-# handle SIGUSR1 would die of it: it is not sent until it does, since a program may still be importing.
+# rank::ask_for_checkpoint - reads the program's process id, and sends it SIGUSR1 each time the first node wants a checkpoint, as
+# a line more in a file says. It looks every other second, without starting a process, until the rank closes its input. A process
+# that does not handle SIGUSR1 would die of it: it is not sent until it does, since a program may still be importing.
 rank::ask_for_checkpoint() {
   trap '' TERM INT HUP USR1 USR2
   local kit_program kit_answer kit_is_noted=''
-  local -a kit_handlers
+  local -i kit_wanted kit_sent=0
+  local -a kit_handlers kit_requests=()
   read -r kit_program || return 0
   while :; do
     kit_answer=0
     read -r -t 2 _ || kit_answer=$?
     ((kit_answer > 128)) || return 0
     [[ -e "${KIT_CHECKPOINT_FILE}" ]] || continue
+    mapfile -t kit_requests 2>/dev/null <"${KIT_CHECKPOINT_FILE}" || true
+    kit_wanted=$((${#kit_requests[@]} > 0 ? ${#kit_requests[@]} : 1))
+    ((kit_wanted > kit_sent)) || continue
     rank::find_handlers "${kit_program}"
     if ((${#kit_handlers[@]} > 0)); then
       kill -USR1 "${kit_handlers[@]}" 2>/dev/null || true
-      return 0
+      kit_sent=kit_wanted
+      continue
     fi
     [[ -n "${kit_is_noted}" ]] || rank::note_not_asked
     kit_is_noted=yes

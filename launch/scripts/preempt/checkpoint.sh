@@ -6,8 +6,9 @@ source "${KIT_RUN_DIR}/lib/preempt.sh"
 # preempt::act [SRUN_PID] - a checkpoint is wanted: has the ranks write it. Where Slurm wants it, waits for them; where they need too
 # long, or did not even start, the job goes back to the queue without.
 preempt::act() {
-  # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them.
-  : >"${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
+  # A file for which each rank's shell looks: a signal would meet the container's runtime and torchrun first, and end them. Each
+  # line is a request; where the disk is full, the file alone is the first one.
+  printf '%s\n' "${KIT_REQUEST:-limit}" >>"${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}" || true
   event::note checkpoint ${KIT_ASKED_BY:+by "${KIT_ASKED_BY}"}
   kit::say "asked all ranks for a checkpoint${KIT_ASKED_BY:+, as ${KIT_ASKED_BY} asked}"
   [[ -n "${1:-}" ]] || preempt::go_on "no rank has started"
