@@ -45,6 +45,18 @@ def test_any_value_arrives_in_every_rank_and_is_gone_after_the_end(launcher: str
     assert sorted(path.name for path in tmp_path.iterdir() if path.name in "XY") == []
 
 
+@pytest.mark.parametrize("setup", ["", "true"])
+def test_ray_on_the_first_node_has_them_for_its_workers(setup: str, tmp_path: Path) -> None:
+    """The Python stands in for Ray's: `ray start` notes its environment and stays, and all nodes have joined."""
+    notes = "env -0 >ray.part && mv ray.part ray.environ && exec sleep 60"
+    stub(tmp_path / "bin", "python3", f'case "$*" in *ray.scripts.scripts*) {notes} ;; esac\n')
+    run = with_secrets(tmp_path, "until [[ -e ray.environ ]]; do sleep 0.1; done", launcher="ray", setup=setup)
+    done = start(run, env=slurm(folders=(tmp_path / "bin",)))
+    assert done.returncode == 0, (done.stderr, logs(run))
+    found = (tmp_path / "ray.environ").read_bytes().split(b"\0")
+    assert b"TOKEN=" + HOSTILE in found and b"OTHER=o" in found
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_only_the_program_has_them_in_its_environment(launcher: str, tmp_path: Path, tag: str) -> None:
     run = with_secrets(tmp_path, "touch up; exec sleep 60", launcher=launcher)

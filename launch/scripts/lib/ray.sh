@@ -57,7 +57,10 @@ ray::start() {
   [[ -O "${KIT_RAY_DIR}" && ! -L "${KIT_RAY_DIR}" ]] || kit::die "${KIT_RAY_DIR} belongs to somebody else" "have it removed"
   set -m # a group of its own, which ends with it
   (
-    ! declare -F secrets::take >/dev/null || secrets::take # the workers have what the program has; to join, they were taken before
+    if [[ -n "${KIT_SECRETS:-}" ]]; then # the workers have what the program has
+      source "${KIT_RUN_DIR}/lib/secrets.sh"
+      secrets::take
+    fi
     # A job that asks for no CPUs has one: with fewer CPUs than workers, Ray would wait for more for ever.
     exec "${KIT_PYTHON}" -m ray.scripts.scripts start --block --log-style=record "$@" --temp-dir="${KIT_RAY_DIR}" \
       --node-ip-address="${KIT_OWN_ADDRESS}" --node-name="${SLURMD_NODENAME}" --dashboard-agent-listen-port=0 \
