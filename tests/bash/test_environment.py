@@ -9,9 +9,11 @@ from kit.config import inherit
 from running import SCRIPTS, STUBS, bash, environment, stub
 from test_run_script import logs, run_dir, slurm, start, wrap_nodes
 
+FUNCTION = "BASH_FUNC_which%%"  # as bash exports a function: /etc/profile.d of RHEL does so
 SHELL = {
     **{"NCCL_ALGO": "Ring", "MY_SHELL_ONLY": "1", "HF_HOME": "/x", "CUDA_HOME": "/y", "OMP_NUM_THREADS": "7", "https_proxy": "http://p", "LC_ALL": "C"},
     **{"APPTAINERENV_A": "1", "NNODES": "5", "PYTHONPATH": "/shell", "TMPDIR": "/tmp"},
+    FUNCTION: "() { false; }",
 }
 NODE = {"NCCL_IB_HCA": "mlx5_0", "UCX_TLS": "rc", "FI_PROVIDER": "efa", "GLOO_DEVICE": "a b", "CUDA_MPS_LOG_DIRECTORY": "/m", "TRACE_OF_PROLOG": "1"}
 OWN = ("NCCL_IB_HCA", "UCX_TLS", "FI_PROVIDER", "GLOO_DEVICE", "CUDA_MPS_LOG_DIRECTORY")
@@ -31,14 +33,14 @@ def seen(folder: Path, runtime: str, shell: dict[str, str]) -> dict[str, str]:
     run = run_dir(folder, "exec env", runtime=runtime, image=image, env=JOB, scratch=str(folder))
     done = start(run, env=slurm(folders=(folder / "bin", STUBS), **shell))
     assert done.returncode == 0, done.stderr
-    return dict(line.split("=", 1) for line in logs(run)["rank0.out"].splitlines())
+    return dict(line.split("=", 1) for line in logs(run)["rank0.out"].splitlines() if line != "}")
 
 
 @pytest.mark.parametrize("runtime", ["none", "apptainer", "enroot", "docker"])
 def test_ranks_get_the_same_variables_from_every_shell(runtime: str, open_folder: Path) -> None:
     one, two = (seen(open_folder / name, runtime, shell) for name, shell in (("one", {}), ("two", SHELL)))
     changing = {"KIT_BEGUN", "KIT_ENTERED", "KIT_PATH", "PATH", "APPTAINER_TMPDIR"}  # the last is for the real one alone
-    kept = {"LC_ALL", "PYTHONPATH", "TMPDIR"} if runtime == "none" else set()
+    kept = {"LC_ALL", "PYTHONPATH", "TMPDIR", FUNCTION} if runtime == "none" else set()
     differing = {name for name in {*one, *two} - changing if one.get(name, "").replace("/one", "/two") != two.get(name)}
     assert differing == kept - {name for name in kept if one.get(name) == two[name]}
     assert {name: two.get(name) for name in [*OWN, "NCCL_DEBUG", "A", "NNODES"]} == {**{name: NODE[name] for name in OWN}, **dict(JOB), "NNODES": "1"}
@@ -52,6 +54,16 @@ def test_a_command_beside_the_ranks_gets_as_little_of_its_own_shell(tmp_path: Pa
     done = start(run, "attach", "local0", *facts, "--", "env", env=slurm(NCCL_ALGO="Ring", hosts="mine", SLURM_JOB_ID="1"))
     assert done.returncode == 0, done.stderr
     assert not {"NCCL_ALGO", "hosts"} & {line.partition("=")[0] for line in done.stdout.splitlines()}
+
+
+def test_no_function_of_the_host_reaches_a_container_behind_the_jobs_own_lines_for_nodes(tmp_path: Path) -> None:
+    """`module load` needs the host's functions there."""
+    (tmp_path / "image.sif").touch()
+    stub(tmp_path / "bin", "apptainer", f'until [[ "$1" == {tmp_path}/image.sif ]]; do shift; done; shift; exec "$@"\n')
+    run = run_dir(tmp_path, "env", runtime="apptainer", image=str(tmp_path / "image.sif"), host_setup="which", scratch=str(tmp_path))
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), **{FUNCTION: "() { echo from the function; }"}))
+    assert done.returncode == 0 and "from the function" in done.stdout, done.stderr
+    assert FUNCTION not in logs(run)["rank0.out"]
 
 
 @pytest.mark.parametrize("name", inherit.FINDING)

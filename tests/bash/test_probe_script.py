@@ -101,6 +101,15 @@ def test_what_the_job_starts_is_looked_for_where_it_will_run(runtime: str, pytho
     assert told("program=tool", "path=/usr/bin:/bin")[1:] == [["program", ""]]
 
 
+def test_no_function_of_the_host_is_in_the_image_that_is_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "image.sif").touch()
+    stub(tmp_path / "bin", "apptainer", f'env >{tmp_path}/environment\nexec "${{@:9}}"\n')
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    found = facts(f"image={tmp_path}/image.sif", "start=apptainer", PATH=path, **{"BASH_FUNC_which%%": "() { false; }"})
+    assert of(found, "start") == [["start", "ok"]]
+    assert "BASH_FUNC_" not in (tmp_path / "environment").read_text()
+
+
 def test_the_nodes_network_is_told_and_what_the_image_lacks_for_it(tmp_path: Path) -> None:
     """Of a node and an image that are made up: in the scripts, other folders stand for their /."""
     scripts = tmp_path / "scripts"

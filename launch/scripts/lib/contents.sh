@@ -47,9 +47,11 @@ contents::of_image() {
 
 # contents::start - the image, as the runtime does.
 contents::start() {
-  local said
+  local said name
   if said="$(
-    unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD # as environment::forget_host does
+    # As environment::forget_host does.
+    unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
+    while read -r _ _ name; do export -nf "${name?}"; done < <(declare -Fx)
     export PYTHONNOUSERSITE=1
     timeout 60 "${KIT_SHELL[@]}" -c "$(declare -f program::find_python program::has_module program::has_file fabric::find_lacks fabric::find_folders fabric::has fabric::can_open contents::find); contents::find \"\$@\"" \
       bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" 2>&1 </dev/null

@@ -22,7 +22,17 @@ environment::forget_shell() {
 
 # environment::forget_host - for runtimes that would hand the rest on to the container, where paths into the host's Python
 # break that of the image. What the ranks need travels as arguments. PS1 is that of kit shell.
-environment::forget_host() { environment::keep PS1; }
+environment::forget_host() {
+  environment::forget_functions
+  environment::keep PS1
+}
+
+# environment::forget_functions - no process that is started from here has the host's exported functions, such as the `which` of RHEL,
+# which calls the host's program with options that another one does not know.
+environment::forget_functions() {
+  local kit_name
+  while read -r _ _ kit_name; do export -nf "${kit_name?}"; done < <(declare -Fx)
+}
 
 # environment::keep [PATTERNS] - drops what is exported, except these, Slurm's and kit's, and what every program needs.
 environment::keep() {

@@ -16,7 +16,10 @@ host_setup::run() {
     # shellcheck disable=SC2329  # job::main and the runtimes call these
     environment::forget_shell() { :; }
     # shellcheck disable=SC2329  # likewise
-    environment::forget_host() { environment::keep 'PS1|NCCL_*|RCCL_*|UCX_*|FI_*|GLOO_*|SLINGSHOT_*'; }
+    environment::forget_host() {
+      environment::forget_functions
+      environment::keep 'PS1|NCCL_*|RCCL_*|UCX_*|FI_*|GLOO_*|SLINGSHOT_*'
+    }
     return
   fi
   environment::forget_shell
