@@ -65,6 +65,13 @@ def test_a_disk_that_takes_no_file_is_a_problem(tmp_path: Path) -> None:
     assert problem(tmp_path, KIT_SCRATCH="/proc/self").startswith("cannot write to /proc/self: ")
 
 
+def test_a_full_disk_that_takes_a_file_without_a_byte_is_a_problem(tmp_path: Path) -> None:
+    env = environment(KIT_HEALTH="quick", KIT_GPUS_PER_NODE="0", KIT_SCRATCH=str(tmp_path), KIT_RUN_DIR=str(SCRIPTS))
+    done = bash(f"trap '' XFSZ; ulimit -f 0\n{PROBLEM}", env=env)
+    assert done.stdout == f"cannot write to {tmp_path}: File too large"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap shows another /proc/meminfo")
 def test_a_node_without_memory_says_so(tmp_path: Path) -> None:
     def left(available_mb: int) -> str:

@@ -51,6 +51,15 @@ def test_no_script_needs_a_later_bash(script) -> None:
     assert later(script.read_text()) == []
 
 
+BESIDE_THE_RANKS = ["beat", "pulse", "stall", "lost", "asking", "rank", "signals", "group_signals", "events", "messages"]
+
+
+@pytest.mark.parametrize("name", BESIDE_THE_RANKS)
+def test_what_runs_beside_the_ranks_needs_no_temporary_file(name: str) -> None:
+    """Before 5.1, bash writes every here-document and `<<<` to /tmp, which may be full."""
+    assert "<<" not in re.sub(r"(?m)(^|\s)#.*", "", (SCRIPTS / f"lib/{name}.sh").read_text())
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

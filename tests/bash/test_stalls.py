@@ -122,6 +122,27 @@ def test_a_beat_that_is_read_in_pieces_is_heard(tag: str) -> None:
     assert (done.stdout, done.stderr) == ("2 77", "")
 
 
+# As where /tmp is full: no file takes a byte. Since 5.1 bash needs temporary files only where it is to do as before.
+FULL = "((BASH_VERSINFO[0] < 5)) || export BASH_COMPAT=50; trap '' XFSZ; ulimit -f 0\n"
+
+
+def test_a_full_disk_keeps_no_beat_from_being_heard(tag: str) -> None:
+    done = bash(f"{FULL}{IN_PIECES}", env=environment(KIT_RUN_DIR=str(SCRIPTS), **{TAG: tag}))
+    assert (done.stdout, done.stderr) == ("2 77", "")
+
+
+def test_a_full_disk_keeps_no_node_from_sending_beats(tag: str) -> None:
+    job = environment(SLURM_JOB_ID=str(os.getpid()), **{TAG: tag})
+    rank = subprocess.Popen(["sleep", "60"], env={**job, "SLURM_PROCID": "0"})
+    beats = {"KIT_RUN_DIR": str(SCRIPTS), "SLURM_NODEID": "3", "KIT_BEAT_S": "1", "KIT_STALL_S": "9", "KIT_FIRST": ""}
+    try:
+        done = bash(f'{FULL}timeout 5 bash "${{KIT_RUN_DIR}}/lib/pulse.sh" || true', env={**job, **beats})
+    finally:
+        rank.kill()
+        rank.wait()
+    assert done.stderr == "" and set(done.stdout.splitlines()) == {"3 0 100"}
+
+
 def test_a_node_of_kit_run_is_not_lost_where_its_beats_are_late(tmp_path: Path, tag: str) -> None:
     """All of them are this machine, and a busy one may keep the task that sends them from running."""
     run = stalling(tmp_path, 'touch "${KIT_LOG_DIR}/up"; for i in {1..18}; do echo $i; sleep 1; done', stall_s=PATIENT_S, nodes=2)

@@ -70,7 +70,6 @@ beat::wait() {
 # beat::listen - hears the next line, or waits for it a quarter of a second.
 beat::listen() {
   local line
-  local -a words
   local -i rc=0 tries
   if [[ -z "${KIT_BEATS}" ]]; then # nobody can tell any more whether the ranks work
     sleep 0.25
@@ -80,9 +79,9 @@ beat::listen() {
   IFS= read -r -t 0.25 -u "${KIT_BEATS}" line || rc=$?
   KIT_HEARD+="${line}" # it may have been interrupted in the middle of a line, where this machine is busy
   if ((rc == 0)); then
-    read -ra words <<<"${KIT_HEARD}"
+    # Not by `read <<<`: before 5.1 bash writes that to /tmp, which may be full.
+    [[ ! "${KIT_HEARD}" =~ ^([^ ]+)\ ([^ ]+)\ ([^ ]+)$ ]] || beat::hear "${BASH_REMATCH[@]:1}"
     KIT_HEARD=''
-    ((${#words[@]} != 3)) || beat::hear "${words[@]}"
   elif ((rc <= 128)); then
     # Where Slurm ends the job, it ends those tasks first; then beat::name_silent still asks which node was not heard.
     for ((tries = 0; tries < 8; tries++)); do

@@ -55,12 +55,14 @@ health::ask_program() {
 health::last_line() { { grep -v '^[[:space:]]*$' || true; } | tail -n 1 | tr '|\000-\011\013-\037\177' '?' | cut -b 1-200; }
 
 health::look_at_disk() {
-  local probe
+  local probe said
   if probe="$(mktemp "${KIT_SCRATCH:-/tmp}/.kit-health.XXXXXX" 2>&1)"; then
+    said="$(printf x 2>&1 >"${probe}")" || true # a full disk takes an empty file
     rm -f -- "${probe}"
   else
-    printf 'cannot write to %s: %s\n' "${KIT_SCRATCH:-/tmp}" "${probe##*: }"
+    said="${probe}"
   fi
+  [[ -z "${said}" ]] || printf 'cannot write to %s: %s\n' "${KIT_SCRATCH:-/tmp}" "${said##*: }"
 }
 
 health::look_at_memory() {

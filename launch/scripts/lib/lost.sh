@@ -34,7 +34,7 @@ lost::give_up() {
 }
 
 # lost::hosts - prints the job's nodes without the lost ones.
-lost::hosts() { scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(tr ',' '\n' <<<"${KIT_LOST}") || true; }
+lost::hosts() { scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(printf '%s\n' "${KIT_LOST//,/$'\n'}") || true; }
 
 # lost::may_go_on - whether there is something to go on with where one more node is lost.
 lost::may_go_on() {

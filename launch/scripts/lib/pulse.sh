@@ -27,13 +27,15 @@ pulse::look() {
     pid="${pid#/proc/}" pid="${pid%/environ}"
     text=''
     { read -r -d '' text <"/proc/${pid}/stat"; } 2>/dev/null || [[ -n "${text}" ]] || continue
-    read -ra stat <<<"${text##*) }"
+    # shellcheck disable=SC2206  # numbers and a letter; `read <<<` would write to /tmp before bash 5.1, and that may be full
+    stat=(${text##*) })
     ticks=$((stat[11] + stat[12] + stat[13] + stat[14])) moved=0
     while read -r name value; do [[ "${name}" != [rw]char: ]] || moved+="${value}"; done 2>/dev/null <"/proc/${pid}/io" || true
     run=0 waited=0
     { read -r run waited _ <"/proc/${pid}/schedstat"; } 2>/dev/null || true # not every kernel has it
     now["${pid}"]="${ticks} ${moved} ${run} ${waited}"
-    read -ra stat <<<"${seen["${pid}"]:-0 0 0 0}"
+    # shellcheck disable=SC2206  # likewise
+    stat=(${seen["${pid}"]:-0 0 0 0})
     used+=$((ticks - stat[0])) bytes+=$((moved - stat[1])) wanted=$((run - stat[2] + waited - stat[3]))
     ((wanted <= most)) || most=wanted share=$((100 * (run - stat[2]) / wanted))
   done < <(grep -lazx -- "SLURM_JOB_ID=${SLURM_JOB_ID}" /proc/[0-9]*/environ 2>/dev/null | xargs -r grep -lazE '^SLURM_PROCID=' 2>/dev/null | xargs -r grep -LazE '^KIT_BEAT_S=' 2>/dev/null)
