@@ -27,6 +27,9 @@ def test_no_step_asks_for_what_the_site_cannot_do(said: str, asked: bool, tmp_pa
     [
         # An exclusive job says nothing of CPUs for each task; Slurm would bind each to one.
         ("cores", 4, {"SLURM_CPUS_ON_NODE": "18"}, ["--cpus-per-task=4"]),
+        # srun is told one number for all nodes, and the first node may have more CPUs than another.
+        ("cores", 4, {"SLURM_CPUS_ON_NODE": "128", "SLURM_JOB_CPUS_PER_NODE": "128,64"}, ["--cpus-per-task=16"]),
+        ("cores", 4, {"SLURM_CPUS_ON_NODE": "64", "SLURM_JOB_CPUS_PER_NODE": "64,128(x2),32(x3),96"}, ["--cpus-per-task=8"]),
         ("cores", 4, {"SLURM_CPUS_ON_NODE": "4"}, []),
         ("cores", 4, {}, []),
         ("cores", 4, {"SLURM_CPUS_PER_TASK": "3", "SLURM_CPUS_ON_NODE": "18"}, ["--cpus-per-task=3"]),
