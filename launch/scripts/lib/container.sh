@@ -113,6 +113,8 @@ container::set_variables() {
   # enroot's PyTorch hook fills these in from Slurm's task count, which is the number of nodes here.
   unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE KIT_CHECKPOINT_FILE
   export PYTHONUNBUFFERED=1
+  # A setproctitle would overwrite the environment that /proc shows of a rank, by which kit finds it: see pulse.sh and stacks.sh.
+  export SPT_NOENV="${SPT_NOENV:-1}"
   # docs/preemption.md says what a program does with these.
   [[ "${KIT_ON_PREEMPT}" == none && "${KIT_MAX_RESTARTS}" == 0 && -z "${KIT_STALL_S:-}" ]] || export KIT_PROGRESS="${KIT_LOG_DIR}/progress"
   [[ "${KIT_ON_PREEMPT}" != checkpoint ]] || export KIT_CHECKPOINT_FILE="${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
