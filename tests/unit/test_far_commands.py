@@ -11,9 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.config.secrets import Secret
 from kit.remote import calls, install, records, session
 from kit.remote import project as brought
 from kit.remote.landing import BROUGHT, MARK
@@ -350,6 +352,25 @@ def test_a_name_means_the_run_of_this_folder_and_not_a_newer_one_of_another_proj
     assert far.slurm.states() == dict.fromkeys(("1001", "1002", "1003"), "CANCELLED")
 
 
+def test_a_name_means_the_run_of_this_project_in_a_folder_that_the_login_node_does_not_have(far: Far, project: Path, other_project: Path, kit_here) -> None:
+    kit_here("submit", "job.yaml")
+    os.chdir(other_project)
+    kit_here("submit", "job.yaml")
+    (project / "empty").mkdir()
+    os.chdir(project / "empty")
+    assert kit_here("cancel", "job").out == "kit: job (1001) is being cancelled\n"
+
+
+def test_a_run_belongs_to_its_folder_where_the_job_names_that_by_a_link(far: Far, project: Path, other_project: Path, kit_here) -> None:
+    link = far.base / "link"
+    link.symlink_to(project)
+    kit_here("submit", "job.yaml", "--workdir", str(link))
+    os.chdir(other_project)
+    kit_here("submit", "job.yaml")
+    os.chdir(project)
+    assert kit_here("cancel", "job").out == "kit: job (1001) is being cancelled\n"
+
+
 def test_a_name_of_runs_of_several_other_projects_is_refused_where_something_is_done_to_the_run(far: Far, project: Path, other_project: Path, kit_here) -> None:
     kit_here("submit", "job.yaml")
     os.chdir(other_project)
@@ -420,6 +441,8 @@ def test_a_run_is_recorded_by_the_command_that_made_it_alone(far: Far) -> None:
     records.add_run(run, others, "of b")
     records.add_run({**run, "id": "7"}, mine, "of a")
     assert [(record.here, record.id) for record in records.records()] == [("/b", "7")]
+    records.add_run({**run, "call": "of c"}, replace(others, secrets=(Secret("A", "env", "A", ""),)), "of c")  # in the same directory, which was removed
+    assert [record.secrets for record in records.records()] == [(Secret("A", "env", "A", ""),)]
 
 
 @pytest.mark.parametrize("words", ["submit job.yaml --dry-run", "submit job.yaml --test-only", "when job.yaml"])

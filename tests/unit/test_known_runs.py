@@ -606,6 +606,20 @@ def test_of_two_jobs_in_one_run_directory_the_one_whose_number_is_given_is_cance
     assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")
 
 
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_the_number_of_a_job_that_has_ended_means_no_later_one_of_its_folder(is_noted: bool, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    put_again(fake, call, tmp_path)
+    if is_noted:
+        call("status", "run")
+    assert call("cancel", "1001")[1] == "kit: train (1001) has ended: COMPLETED\n" and fake.calls("scancel") == []
+    assert call("status", "1001")[1].splitlines()[1].startswith("1001  train  COMPLETED")
+    assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("RUNNING", "FAILED"))
+    assert call("status", "run")[1].splitlines()[1].startswith("1009  train  FAILED")
+    call("status", "1001")
+    assert [(run.id, run.state) for run in history.runs()] == [("1009", "FAILED")]
+
+
 def test_the_accounts_are_believed_of_the_runs_own_folder_alone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "run")
     (tmp_path / "slurm/jobs").write_text("")

@@ -110,7 +110,7 @@ def _of_run(typed: Typed, record: Record) -> int:
     copy = install.put(site, record.here, _doing(typed), typed.say)
     secrets = record.secrets if typed.name == "rerun" else ()
     environment = packing.values_of(secrets, record.here)
-    folder = packing.inside(copy.work, record.here, os.getcwd())  # kit's own where it is gone
+    folder = packing.inside(copy.work, record.here, os.getcwd())  # or the nearest above
     request = packing.request(site, typed.words, folder, environment=environment)
     return _run(typed, copy, request, record)
 

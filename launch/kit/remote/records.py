@@ -50,7 +50,7 @@ class Record:
 
     def is_of(self, here: str) -> bool:
         """Return whether it was started from a folder, or from one above or below that."""
-        place, own = Path(here), Path(self.here)
+        place, own = Path(here), Path(os.path.realpath(self.here))
         return place.is_relative_to(own) or own.is_relative_to(place)
 
 
@@ -87,7 +87,9 @@ def add_run(run: dict[str, Any], about: Record, call: str) -> None:
     if known or run.get("call") == call:
         names = {item.name for item in fields(Record)} - {"cluster", "here", "secrets"}
         facts = {name: value for name, value in run.items() if name in names}
-        add(replace(known[0] if known else about, **facts))
+        # A directory that was removed may be used again, with other secrets.
+        is_own = run.get("call") == call
+        add(replace(about if is_own else known[0], **facts))
 
 
 def clusters() -> list[str]:

@@ -145,8 +145,8 @@ def _ready(request: Json) -> Json:
     if request["work"]:
         arrival.note_arrival(request["work"])
     folder = Path(request["workdir"])
-    if not folder.is_dir():
-        folder = Path(request["folder"])
+    while not folder.is_dir():
+        folder = folder.parent  # kit's own would be above all projects, and names mean runs below
     environment = {**request["environment"], "KIT_CALL": request["call"]}
     for name, files in request["given"].items():
         place = arrival.given_folder(request["folder"], name, files)

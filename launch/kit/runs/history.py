@@ -43,6 +43,7 @@ class Run:
     is_shell: bool = False  # of `kit shell`, not of a program
     is_foreign: bool = False  # a copy, or from another cluster; the history holds none
     call: str = ""  # the number of the laptop's command that made it, by KIT_CALL
+    is_exact: bool = False  # the job whose number was given; the history holds the run's last one
 
     def __str__(self) -> str:
         return f"{printable(self.name)} ({self.id or 'not submitted'})"
@@ -97,7 +98,7 @@ def add(run: Run) -> None:
     Another user's run is not noted: its record may name any job as its own, and may change. A copy
     is not, so that nobody takes it for the last run. A full disk is no reason to fail: report it.
     """
-    if run.is_foreign or not sharing.is_own(run.folder):
+    if run.is_foreign or run.is_exact or not sharing.is_own(run.folder):
         return
     try:
         json_lines.append(notes.history(), asdict(run))
@@ -121,7 +122,8 @@ def new(folder: Path, plan: Plan, job_id: str, **facts: Any) -> Run:
 def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None) -> Run:
     """Note how a run ended, and return it with that. `elapsed_s` is Slurm's, where it says so."""
     # The job's script removed its secrets, unless it was killed; nobody looks at this run again.
-    secret_file.forget(Path(run.folder))
+    if not run.is_exact:  # another job of this folder may still need them
+        secret_file.forget(Path(run.folder))
     used = measure(run, [run], elapsed_s) if run.id and not run.array else run.usage
     run = replace(run, state=state, why=why, usage=used)
     add(run)
@@ -168,7 +170,7 @@ def latest(run: Run) -> Run:
 
     A user may submit a run directory again: sbatch run_script.sh. Its job leaves no other note.
     """
-    if run.state and not (run.local or run.array):
+    if run.state and not (run.local or run.array or run.is_exact):
         ids = filter(slurm.ID.fullmatch, run.paths.batch_logs())
         newest = max(filter(str.isdecimal, ids), key=int, default="0")  # none of an array's tasks
         if int(newest) > int(run.id.partition("_")[0] or 0):

@@ -50,12 +50,16 @@ def _of_job(number: str, run: Run) -> Optional[Run]:
     A job that another goes on for stands for that one.
     """
     if number and number == run.id:
-        return history.current(run)
+        found = history.current(run)
+        # Where its end is noted, no later job of the folder is meant.
+        return replace(found, is_exact=bool(found.state and not (found.local or found.array)))
     logs = run.paths.logs(number)
     if not (number.isdecimal() and os.path.isdir(logs)):
         return None
     # A user submitted it: it may run beside the one that is noted.
-    return _fresh(run) if job_chain.followed_by(logs) else history.under(run, number)
+    if job_chain.followed_by(logs):
+        return _fresh(run)
+    return replace(history.under(run, number), is_exact=True)
 
 
 def _meant(word: str, named: list[Run], *, live: bool) -> Run:

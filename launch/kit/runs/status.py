@@ -32,15 +32,14 @@ def query(runs: list[Run]) -> list[Status]:
     """Return the status of each run.
 
     Call squeue once per cluster if a run may be active, and sacct once if logs do not tell its end.
-    Without a squeue, fail only if none of the runs can be told without it. Fail if no cluster
-    answers; one that does not hides no runs of another.
+    Without a squeue, fail only if none of the runs can be told without it. Fail if no cluster that
+    had to be asked answers; one that does not hides no runs of another.
     """
     runs = [submit.settle(run) for run in runs]  # first: it tells the cluster, too
     found = _without_slurm(runs)
     runs_left = [run for run in runs if run.folder not in found]
-    clusters = list(dict.fromkeys(run.asked_of for run in runs_left))
     refusals = []
-    for cluster in clusters:
+    for cluster in dict.fromkeys(run.asked_of for run in runs_left):
         of_cluster = [run for run in runs_left if run.asked_of == cluster]
         try:
             with slurm.at(cluster):
@@ -48,7 +47,8 @@ def query(runs: list[Run]) -> list[Status]:
         except KitError as error:
             refusals.append(error)
             found |= {run.folder: _untold(run, error) for run in of_cluster}
-    if refusals and len(refusals) == len(clusters):
+    asked = {run.asked_of for run in runs_left if _is_slurms(run)}
+    if refusals and len(refusals) >= len(asked):
         raise refusals[0]
     return [found[run.folder] for run in runs]
 
