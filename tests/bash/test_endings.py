@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,20 @@ def test_a_node_that_does_not_say_whether_it_has_the_image_is_named_in_time(tmp_
         f"  fix: what they were doing: {run}/log/{JOB_ID}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s",
     ]
     until(lambda: commands(tag) == [])
+
+
+def test_a_job_that_is_suspended_while_its_nodes_are_asked_for_the_image_goes_on(tmp_path: Path, tag: str) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image")
+    asked = "touch asked; echo -n 'local0 h'; sleep 4; echo as; echo local1 has; exit\n"
+    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{asked}fi\n{READY}', image=str(image), stage="sbcast", ready_timeout_s=6)
+    process = begin(run, **{TAG: tag})
+    until((run / "asked").exists, 60)
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(8)
+    os.killpg(process.pid, signal.SIGCONT)
+    process.wait(60)
+    assert not any("not ready after" in line or " sending " in line for line in said(run))
 
 
 def test_what_nodes_refuse_for_one_reason_is_said_once_with_all_their_names(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,8 @@ source "${KIT_RUN_DIR}/lib/remove.sh"
 enroot::configured() {
   local info
   if info="$(env -u ENROOT_DATA_PATH enroot info 2>/dev/null)"; then
-    sed -n 's/^ *ENROOT_DATA_PATH=//p' <<<"${info}"
+    # `<<<` would write to /tmp before bash 5.1, which may be full.
+    printf '%s\n' "${info}" | sed -n 's/^ *ENROOT_DATA_PATH=//p'
   else
     enroot::configured_before_4
   fi
@@ -21,7 +22,8 @@ enroot::configured_before_4() (
   # shellcheck disable=SC2329  # enroot calls it
   source() { printf '%s\n' "${ENROOT_DATA_PATH}" && exit; }
   export -f source
-  env -u ENROOT_DATA_PATH enroot version 2>/dev/null | grep '^/' || true # and no word of a wrong enroot.conf
+  # BASH_ENV may name a file that has a `source`, too; and no word is to be said of a wrong enroot.conf.
+  env -u ENROOT_DATA_PATH -u BASH_ENV enroot version 2>/dev/null | grep '^/' || true
 )
 
 # enroot::site_data_path - where the site's enroot.conf puts containers, if it says so: not in the home folder, and

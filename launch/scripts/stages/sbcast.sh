@@ -29,9 +29,9 @@ stage::distribute() {
 # stage::ask - sets the caller's `missing` to the number of nodes that do not have the image. A node that does not answer in time, such as
 # one whose file server hangs, ends the job; meanwhile Slurm, or a person, may want the nodes back.
 stage::ask() {
-  local pipe answers node answer
+  local pipe answers part line=''
   local -a answered=()
-  local -i code=0 begin_s=SECONDS
+  local -i code=0 begin_s=SECONDS looked_s=SECONDS
   # srun is a job, since bash 4.4 waits only for the process substitution that it started last.
   exec {pipe}<> <(:)
   exec {answers}<"/proc/self/fd/${pipe}"
@@ -40,10 +40,14 @@ stage::ask() {
   exec {pipe}>&-
   while true; do
     code=0
-    read -r -t 1 -u "${answers}" node answer || code=$?
+    IFS= read -r -t 1 -u "${answers}" part || code=$?
+    ((SECONDS - looked_s <= 5)) || begin_s+=SECONDS-looked_s # the job was suspended meanwhile
+    looked_s=SECONDS
+    line+="${part}" # of a line that comes in two pieces, the first
     if ((code == 0)); then
-      answered+=("${node}")
-      [[ "${answer}" == has ]] || missing+=1
+      answered+=("${line% *}")
+      [[ "${line}" == *' has' ]] || missing+=1
+      line=''
     elif ((code <= 128)); then # srun has ended
       break
     else
