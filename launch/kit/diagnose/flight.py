@@ -12,6 +12,7 @@ import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -50,13 +51,13 @@ class Group:
     ranks: frozenset[int]
     calls: Mapping[int, Mapping[int, Call]]  # {rank: {number: call}}, from the last that is over
 
-    @property
+    @cached_property
     def number(self) -> int:
         """Return the number of the first collective that did not end; 0 where there is none."""
         calls = (call for of_rank in self.calls.values() for call in of_rank.values())
         return min((call.number for call in calls if not call.is_over), default=0)
 
-    @property
+    @cached_property
     def called(self) -> dict[int, Call]:
         """Return {rank: its call} of that collective."""
         number, found = self.number, self.calls.items()
@@ -154,7 +155,7 @@ def _first_waits(stuck: Iterable[Group]) -> dict[int, Call]:
 
 
 def _waits_elsewhere(group: Group, first: Mapping[int, Call]) -> bool:
-    """Return whether a rank that the group's collective still needs waits in another one before."""
+    """Return True if a rank of the collective waits in that of another group, called before."""
     called = group.called
     needed = [*group.waiting, *group.missing]
     return any(rank in first and called.get(rank) is not first[rank] for rank in needed)

@@ -84,11 +84,11 @@ def add_run(run: dict[str, Any], about: Record, call: str) -> None:
     """
     place = (about.cluster, run.get("folder"))
     known = [record for record in records() if (record.cluster, record.folder) == place]
-    if known or run.get("call") == call:
+    is_own = run.get("call") == call
+    if known or is_own:
         names = {item.name for item in fields(Record)} - {"cluster", "here", "secrets"}
         facts = {name: value for name, value in run.items() if name in names}
         # A directory that was removed may be used again, with other secrets.
-        is_own = run.get("call") == call
         add(replace(about if is_own else known[0], **facts))
 
 
@@ -120,15 +120,16 @@ def find(word: Optional[str], here: str) -> Optional[Record]:
 
     Without a word, or with an unknown one, returns the last that was started from here.
     """
-    if found := _named(word, here):
+    known = records()
+    if found := _named(known, word, here):
         return found[-1]
-    of_here = [record for record in records() if record.is_of(here)]
+    of_here = [record for record in known if record.is_of(here)]
     return max(of_here, key=lambda record: record.created_s, default=None)
 
 
 def raise_if_unclear(word: Optional[str], here: str) -> None:
     """Raise UsageError where it is anybody's guess which run of other folders a word means."""
-    found = _named(word, here)
+    found = _named(records(), word, here)
     places = {(record.cluster, record.here) for record in found}
     if len(places) > 1 and not found[-1].is_of(here):
         each = [f"{run.id or 'not submitted'} in {run.folder} ({run.cluster})" for run in found]
@@ -136,9 +137,9 @@ def raise_if_unclear(word: Optional[str], here: str) -> None:
         raise UsageError(problem, f"name its job id or its directory: {', '.join(each)}")
 
 
-def _named(word: Optional[str], here: str) -> list[Record]:
-    """Return the runs that a word may mean, the oldest first: those of a folder, if it has any."""
-    found = [record for record in records() if word is not None and record.is_called(word)]
+def _named(known: list[Record], word: Optional[str], here: str) -> list[Record]:
+    """Return the runs that a word may mean, in their order: those of a folder, if it has any."""
+    found = [record for record in known if word is not None and record.is_called(word)]
     return [record for record in found if record.is_of(here)] or found
 
 

@@ -46,9 +46,7 @@ ready::is_waiting() {
 
 # ready::report_late - ends the job when the caller's time is over; until then it says now and then who is late.
 ready::report_late() {
-  ((SECONDS - looked_s <= 5)) || begin_s+=SECONDS-looked_s # the job was suspended meanwhile
-  looked_s=SECONDS
-  if ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S)); then
+  if ready::is_over; then
     ready::give_up "${srun_pid}" "$(ready::late | kit::first_ten)"
   elif ((SECONDS - begin_s >= report_s)); then
     kit::say "waiting since ${report_s} s for $(ready::late | wc -l) of ${NNODES} nodes: $(ready::late | kit::first_ten)"
@@ -56,6 +54,13 @@ ready::report_late() {
   fi
   # The answers so far came before this moment.
   event::note heard bytes "$(stat -c %s -- "${KIT_READY}" 2>/dev/null || printf 0)"
+}
+
+# ready::is_over - whether the nodes have had their time, by the caller's begin_s and looked_s; to be asked each few seconds.
+ready::is_over() {
+  ((SECONDS - looked_s <= 5)) || begin_s+=SECONDS-looked_s # the job was suspended meanwhile
+  looked_s=SECONDS
+  ((SECONDS - begin_s >= KIT_READY_TIMEOUT_S))
 }
 
 # ready::give_up SRUN_PID NODES - ends the job since these are not ready in time.

@@ -31,6 +31,7 @@ stage::distribute() {
 stage::ask() {
   local pipe answers part line=''
   local -a answered=()
+  # shellcheck disable=SC2034  # ready::is_over reads the last two
   local -i code=0 begin_s=SECONDS looked_s=SECONDS
   # srun is a job, since bash 4.4 waits only for the process substitution that it started last.
   exec {pipe}<> <(:)
@@ -41,8 +42,6 @@ stage::ask() {
   while true; do
     code=0
     IFS= read -r -t 1 -u "${answers}" part || code=$?
-    ((SECONDS - looked_s <= 5)) || begin_s+=SECONDS-looked_s # the job was suspended meanwhile
-    looked_s=SECONDS
     line+="${part}" # of a line that comes in two pieces, the first
     if ((code == 0)); then
       answered+=("${line% *}")
@@ -50,11 +49,10 @@ stage::ask() {
       line=''
     elif ((code <= 128)); then # srun has ended
       break
-    else
-      ! preempt::asked || exit 1
-      ((SECONDS - begin_s < KIT_READY_TIMEOUT_S)) ||
-        ready::give_up "${srun_pid}" "$(job::hosts | grep -vxFf <(printf '%s\n' "${answered[@]}") | kit::first_ten)"
+    elif preempt::asked; then
+      exit 1
     fi
+    ! ready::is_over || ready::give_up "${srun_pid}" "$(job::hosts | grep -vxFf <(printf '%s\n' "${answered[@]}") | kit::first_ten)"
   done
   exec {answers}<&-
   wait "${srun_pid}"

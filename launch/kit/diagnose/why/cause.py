@@ -22,8 +22,8 @@ from kit.slurm import sentences
 class Weight(IntEnum):
     """How much a finding explains; the smallest value wins.
 
-    A statement beats a guess, and the first failure beats those that it caused. Which rank is at
-    fault is not decided here, but by blame.awk.
+    A statement beats a guess, and the first failure beats those that it caused. blame.awk decides
+    which rank is at fault.
     """
 
     VERDICT = 0  # by Slurm: ranks that it ends write all kinds of things
@@ -53,7 +53,7 @@ class Cause:
     name: str
     title: str
     fix: str = "{own_fix}"  # the one that the run's scripts noted
-    local_fix: str = ""  # under `kit run`: wherever the fix names Slurm's options
+    local_fix: str = ""  # for `kit run`; needed where `fix` names Slurm's options
     weight: Weight = Weight.OWN
     noted_as: tuple[str, ...] = ()  # Slurm's states for a job, the first one first, and events
     where: tuple[str, ...] = (RANK, NODE)
