@@ -1,6 +1,6 @@
 """What kit reads from the dumps of PyTorch's own flight recorder: real ones, of gloo's ranks, of which one does not come."""
 
-from kit.diagnose import flight
+from kit.diagnose.flight import flight
 
 PROGRAM = """\
 import sys, time
@@ -37,8 +37,8 @@ def test_the_rank_that_has_not_called_what_the_others_wait_in_is_named(start, tm
     script.write_text(PROGRAM)
     start(script, tmp_path, ranks=3).finish(60).check()
     dumps = {rank: tmp_path / f"flight.1.{rank}" for rank in range(3)}
-    said = flight.explain(dumps, 3)
     place = f"ranks 0-1 wait in all_reduce 3 of default_pg, at {script}:13"
+    said = flight.find(dumps, 3).sentence()
     assert said == f"{place}; rank 2 has not called it, and was last at barrier 2, {script}:11"
     del dumps[2]
-    assert flight.explain(dumps, 3) == f"{place}; rank 2 has left no dump"
+    assert flight.find(dumps, 3).sentence() == f"{place}; rank 2 has left no dump"

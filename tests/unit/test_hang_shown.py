@@ -253,7 +253,7 @@ def test_what_the_flight_recorder_knows_of_shapes_is_not_left_to_another_run(sru
     srun(f"cat '{tmp_path}/answers'")
     dumped(tmp_path, attempt=1, late=9, line=3, sizes={1: 9})
     said = "\n".join(shown())
-    assert "ago: all_reduce 2 of default_pg, where the ranks differ: [[8]], [[9]], all_reduce\n" in said
+    assert "ago: all_reduce 2 of default_pg; ranks 0,2-3 called it with [[8]], rank 1 with [[9]]\n" in said
     assert "DETAIL" not in said
 
 

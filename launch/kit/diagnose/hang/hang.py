@@ -17,8 +17,8 @@ from typing import Optional
 from kit import slurm
 from kit.base import assets
 from kit.base.errors import KitError, UsageError
-from kit.diagnose import flight
-from kit.diagnose.flight import Stuck
+from kit.diagnose.flight import flight
+from kit.diagnose.flight.stuck import Stuck
 from kit.diagnose.hang import stacks
 from kit.diagnose.hang.stacks import Answers, Seen
 from kit.files import safe_read

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 from kit.base import formats
 from kit.base.errors import KitError
 from kit.base.table import printable
-from kit.diagnose.flight import Shorten, Stuck
+from kit.diagnose.flight.stuck import Shorten, Stuck
 from kit.diagnose.hang import hang, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.diagnose.hang.stacks import Process, Seen
@@ -69,7 +69,7 @@ def _shows(group: list[Process], stuck: Stuck) -> bool:
     """Return whether a group of stacks says who waits, and at which line."""
     at = stacks.place(group[0].frames).users
     is_same_line = at is not None and f"{at.file}:{at.line}" == stuck.call.place
-    return is_same_line and sorted(process.rank for process in group) == stuck.group.waiting
+    return is_same_line and sorted(process.rank for process in group) == stuck.waiting
 
 
 def _age(stuck: Stuck) -> str:
@@ -205,11 +205,11 @@ def _stuck_as_json(stuck: Stuck) -> dict[str, Any]:
         "seconds_ago": round(max(0.0, time.time() - stuck.at_s)),
         "collective": stuck.call.name,
         "number": stuck.call.number,
-        "process_group": stuck.group.name,
+        "process_group": stuck.group,
         "place": stuck.call.place,
-        "waiting_ranks": stuck.group.waiting,
-        "missing_ranks": stuck.group.missing,
-        "ranks_without_dump": [r for r in stuck.group.missing if r not in stuck.have_dumps],
+        "waiting_ranks": stuck.waiting,
+        "missing_ranks": stuck.missing,
+        "ranks_without_dump": stuck.without_dump,
     }
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Optional
 
 from kit import slurm
-from kit.diagnose import flight
+from kit.diagnose.flight import flight
+from kit.diagnose.flight.stuck import Stuck
 from kit.diagnose.why import blame, logs
 from kit.diagnose.why.cause import BATCH, NODE, RANK
 from kit.diagnose.why.logs import TAIL, Log
@@ -67,10 +69,11 @@ class Evidence:
         log = self.paths.rank_log(self.job_id, self.attempt, failed.rank)
         return failed.at_s - log_files.changed_ns(log) / 1e9 if failed.at_s else 0
 
-    def recorded(self) -> str:
-        """Return what PyTorch's flight recorder knows of a collective that did not end."""
+    @cached_property
+    def recorded(self) -> Optional[Stuck]:
+        """Return what PyTorch's flight recorder knows of a call that did not end."""
         dumps = self.paths.flights(self.job_id, self.attempt)
-        return flight.explain(dumps, self.plan.layout.ranks)
+        return flight.find(dumps, self.plan.layout.ranks)
 
     def log(self, kind: str, rank: int) -> Optional[Log]:
         """Return the log or the end of a rank, if it was read."""

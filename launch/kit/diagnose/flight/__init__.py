@@ -1,0 +1,1 @@
+"""Tell from the dumps of PyTorch's flight recorder which call did not end."""

@@ -1,0 +1,151 @@
+"""Find in the flight recorder's dumps the call that did not end, and is the first cause.
+
+NCCL's watchdog writes one for each rank when a collective takes too long; where, the scripts say:
+container.sh.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Optional
+
+from kit.diagnose.flight.dumps import ALL_RANKS, Call, Dump, Transfer, listed, read
+from kit.diagnose.flight.stuck import Collective, Scene, Stuck, Transfers
+from kit.runs import log_files
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group as the ranks' dumps show it.
+
+    NCCL's calls return at once, so a rank may have called many more after the one that hangs.
+    """
+
+    key: str
+    ranks: frozenset[int]
+    calls: Mapping[int, Mapping[int, Call]]  # {rank: {number: call}}, from the last that is over
+
+    @cached_property
+    def number(self) -> int:
+        """Return the number of the first collective that did not end; 0 where there is none."""
+        calls = (call for of_rank in self.calls.values() for call in of_rank.values())
+        return min((call.number for call in calls if not call.is_over), default=0)
+
+    @cached_property
+    def called(self) -> dict[int, Call]:
+        """Return {rank: its call} of that collective."""
+        number, found = self.number, self.calls.items()
+        return {rank: of_rank[number] for rank, of_rank in found if number in of_rank}
+
+    @property
+    def missing(self) -> list[int]:
+        """Return the ranks that have not called it."""
+        number = self.number
+        came = {rank for rank, of_rank in self.calls.items() if max(of_rank) >= number}
+        return sorted(self.ranks - came)
+
+
+def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
+    """Return what did not end, of {rank: its dump}; None where nothing tells.
+
+    ranks: how many the run has.
+    """
+    found = read(dumps)
+    groups = [group for group in _groups(found, ranks) if group.number]
+    waits = _waits(found, groups)
+    if not waits:
+        return None
+    wanted = {rank: _wanted(rank, call, found) for rank, call in waits.items() if call.transfers}
+    at_s = max(map(log_files.changed_ns, dumps.values())) / 1e9
+    scene = Scene(found, waits, wanted, at_s)
+    stuck: list[Stuck] = [_collective(group, scene) for group in groups]
+    stuck += [_transfers(rank, scene) for rank in wanted]
+    return min(stuck, key=lambda each: each.order)
+
+
+def _waits(dumps: Mapping[int, Dump], groups: Iterable[Group]) -> dict[int, Call]:
+    """Return {rank: the call made first} of the calls that did not end."""
+    first: dict[int, Call] = {}
+    of_groups = [item for group in groups for item in group.called.items()]
+    of_pairs = [(rank, call) for rank, dump in dumps.items() for call in _unended(dump)]
+    for rank, call in (*of_groups, *of_pairs):
+        if not call.is_over and call.position <= first.get(rank, call).position:
+            first[rank] = call
+    return dict(sorted(first.items()))
+
+
+def _unended(dump: Dump) -> Iterator[Call]:
+    """Yield the sends and receives that did not end; before one that is over, its like is, too."""
+    found: dict[tuple[str, tuple[str, ...]], Call] = {}
+    for call in dump.calls:
+        key = (call.group, tuple(f"{each.sender}->{each.receiver}" for each in call.transfers))
+        if call.transfers and call.is_over:
+            found.pop(key, None)
+        elif call.transfers:
+            found.setdefault(key, call)
+    yield from found.values()
+
+
+def _wanted(
+    rank: int, call: Call, dumps: Mapping[int, Dump]
+) -> tuple[list[Transfer], Optional[bool]]:
+    """Return what does not end of sends and receives, and whether the other ranks called it.
+
+    Those that the others have not called are told by counting, if nothing is lost of either dump.
+    Otherwise it may be any that could not be counted: None.
+    """
+    found: dict[Optional[bool], list[Transfer]] = {False: [], None: [], True: []}
+    for transfer in call.transfers:
+        peer = dumps.get(transfer.peer(rank))
+        is_counted = peer and call.group in peer.whole and call.group in dumps[rank].whole
+        if peer and is_counted:
+            found[any(transfer in each.transfers for each in peer.calls)].append(transfer)
+        else:
+            found[None].append(transfer)
+    return next((transfers, has_come) for has_come, transfers in found.items() if transfers)
+
+
+def _collective(group: Group, scene: Scene) -> Stuck:
+    called = group.called
+    waiting = sorted(rank for rank, call in called.items() if not call.is_over)
+    names = Counter(call.name for call in called.values())
+    first = max(waiting, key=lambda rank: names[called[rank].name])
+    name = next(each.names[group.key] for each in scene.dumps.values() if group.key in each.names)
+    return Collective(called[first], name, waiting, group.missing, scene, called)
+
+
+def _transfers(rank: int, scene: Scene) -> Stuck:
+    call, (wanted, has_come) = scene.waits[rank], scene.wanted[rank]
+    peers = sorted({each.peer(rank) for each in wanted})
+    missing = [peer for peer in peers if has_come is False or peer not in scene.dumps]
+    name = listed([each.name(rank) for each in wanted])
+    group = scene.dumps[rank].names[call.group]
+    return Transfers(replace(call, name=name, number=0), group, [rank], missing, scene)
+
+
+def _groups(dumps: Mapping[int, Dump], ranks: int) -> Iterator[Group]:
+    """Yield the process groups that the dumps know."""
+    calls: dict[str, dict[int, dict[int, Call]]] = {}
+    names: dict[str, str] = {}
+    members: dict[str, set[int]] = {}
+    for rank, dump in dumps.items():
+        names |= dump.names
+        for call in dump.calls:
+            if not call.transfers:
+                calls.setdefault(call.group, {}).setdefault(rank, {})[call.number] = call
+        for key, its_ranks in dump.members.items():
+            members.setdefault(key, set()).update(its_ranks)
+    for key, found in calls.items():
+        of_group = {rank: _from_the_last_over(of_rank) for rank, of_rank in found.items()}
+        known = members.get(key, set(range(ranks)) if names[key] == ALL_RANKS else set())
+        yield Group(key, frozenset(known | set(of_group)), of_group)
+
+
+def _from_the_last_over(calls: Mapping[int, Call]) -> dict[int, Call]:
+    """Return a rank's last call that is over, and those after it: all before it are over, too."""
+    over = max((number for number, call in calls.items() if call.is_over), default=None)
+    return {number: call for number, call in calls.items() if over is None or number >= over}
