@@ -258,6 +258,26 @@ def test_what_nccl_reports_as_information_is_no_cause(last: str, code: int, caus
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, f"{code} node1 0\n")}))).cause == cause
 
 
+TIMED_OUT = "[rank0]:[E1119 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n"
+
+
+@pytest.mark.parametrize(
+    ("case", "fix"),
+    [
+        ("fsdp", "look at rank 0, at the places that the flight recorder names: "),
+        ("p2p", "look at ranks 0-1, at the places that the flight recorder names: "),
+        ("skip", "look at rank 3, at the places that the flight recorder names: "),
+        ("slow_gpu", "next time, call kit hang while it hangs: "),
+    ],
+)
+def test_after_a_time_out_of_nccl_the_fix_points_to_the_ranks_that_the_flight_recorder_names(case: str, fix: str, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {2: (TIMED_OUT, "134 node2 0\n")})
+    for dump in (Path(__file__).with_name("flight") / case).iterdir():
+        shutil.copy(dump, run / "log/7")
+    found = report.why(str(run))
+    assert found.cause == "nccl-timeout" and found.fix.startswith(fix) and "  flight recorder: rank" in str(found)
+
+
 def test_a_program_that_crashes_as_it_may_start_no_more_threads_has_too_many(tmp_path: Path) -> None:
     text = "BLAS init: pthread_create failed for thread 63 of 64: Resource temporarily unavailable\n"
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, "139 node1 0\n")}))).cause == "too-many-processes"
@@ -916,7 +936,7 @@ def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
             and (cause.codes or (cause.patterns and cause.where) or cause.name in WITHOUT_WORDS or cause.weight == Weight.REFUSAL)
         )
         assert isinstance(cause.weight, Weight)
-        for text in (cause.title, cause.fix, cause.local_fix):
+        for text in (cause.title, cause.fix, cause.local_fix, cause.recorded_fix):
             assert text.format_map(facts.Facts(again=facts.Again(["kit", "submit", "JOB"]))) or text == ""
 
 
@@ -924,7 +944,7 @@ def test_the_options_of_every_fix_are_those_of_kit() -> None:
     from kit.config import job
 
     known = {job.option_name(key) for key in job.KEYS}
-    fixes = " ".join(text for cause in verdict.CAUSES for text in (cause.fix, cause.local_fix))
+    fixes = " ".join(text for cause in verdict.CAUSES for text in (cause.fix, cause.local_fix, cause.recorded_fix))
     commands = re.findall(r"\{again:((?:[^{}]|\{\w+\})*)\}", fixes)
     assert len(commands) == fixes.count("{again:") > 0, "not every command was found"
     for options in commands:

@@ -91,6 +91,8 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
         "sender": _sender(header, plan.policy.on_preempt),
         "program": _program(plan.program.command),
     }
+    if evidence.recorded:
+        known["suspects"] = evidence.recorded.suspects or None
     if first:
         known |= {"rank": first.rank, "code": first.code, "who": who(first, evidence)}
     if finding:

@@ -54,8 +54,11 @@ def title_of(finding: Finding, evidence: Evidence) -> str:
 
 
 def fix_of(finding: Finding, evidence: Evidence) -> str:
-    fix = (evidence.record.get("local") and finding.cause.local_fix) or finding.cause.fix
-    return printable(fix.format_map(facts.collect(evidence, finding)), 1000)
+    cause, known = finding.cause, facts.collect(evidence, finding)
+    fix = (evidence.record.get("local") and cause.local_fix) or cause.fix
+    if cause.recorded_fix and "suspects" in known:
+        fix = cause.recorded_fix
+    return printable(fix.format_map(known), 1000)
 
 
 def before_the_cause(
