@@ -67,6 +67,11 @@ echo "train.py"; python "${KIT_CODE}"/lib/x.py; cat "${KIT_CODE}"/train.py
     )
 
 
+def test_a_file_that_a_script_names_by_its_whole_path_is_found_in_the_copy(project: Path) -> None:
+    made = plan(f"script: python {project}/lib/x.py ../{project.name}/train.py\n")
+    assert made.program.script == 'python "${KIT_CODE}"/lib/x.py "${KIT_CODE}"/train.py\n'
+
+
 def test_the_code_of_a_script_with_a_here_document_is_live(project: Path) -> None:
     made = plan("script: |\n  python train.py <<END\n  train.py\n  END\n")
     assert made.program.code is None

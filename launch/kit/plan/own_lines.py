@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Optional
 
 from kit.base.errors import Problems
@@ -132,9 +132,9 @@ def words(script: str) -> Iterator[Word]:
         start += len(line)
 
 
-def with_frozen(script: str, frozen: Iterable[Word]) -> str:
-    """Return the script in which these words name the files of the code's copy."""
+def with_frozen(script: str, frozen: Mapping[Word, str]) -> str:
+    """Return the script in which these words name files of the code's copy."""
     for word in sorted(frozen, key=lambda word: word.start, reverse=True):
-        place = f'"${{KIT_CODE}}"/{os.path.normpath(word.path)}'
+        place = f'"${{KIT_CODE}}"/{frozen[word]}'
         script = script[: word.start] + place + script[word.start + len(word.path) :]
     return script

@@ -76,12 +76,12 @@ def freeze(
     is_module = package != "" and any(
         name.startswith(f"{package}/") or name == f"{package}.py" for name in names
     )
-    frozen = [word for word, name in in_script.items() if name in names]
+    frozen = {word: name for word, name in in_script.items() if name in names}
     if not used and not is_module and not frozen:
         named = {name for word in words.values() for name in word.files}
         return live, _why_not_copied(named | {*in_script.values()}, sources)
     files = tuple(name for word in used.values() for name in word.files)
-    files += tuple(dict.fromkeys(in_script[word] for word in frozen))
+    files += tuple(dict.fromkeys(frozen.values()))
     notes = [*sources.notes, *(note for name in files for note in _live_code(root, name, names))]
     snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
     place = f"{run_dir}/{run_paths.CODE}"
