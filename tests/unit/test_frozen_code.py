@@ -224,6 +224,55 @@ def test_a_shell_script_that_starts_live_code_is_noticed(kit, project: Path) -> 
     assert kit("submit", "job.yaml", "--dry-run", cwd=project).stderr == ""
 
 
+MONOREPO = {"train_py": "print('root')", "conf_yaml": "1", "sub__train_py": "print('sub')", "sub__conf_yaml": "1", "sub__only_yaml": "1"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cd sub && python train.py --config conf.yaml",
+        "(cd sub; python train.py --config conf.yaml)",
+        "true;pushd sub; python train.py",
+        "bash -c 'cd sub; python train.py --config conf.yaml --x'",
+        "env --chdir=sub python train.py",
+        "env -C sub python train.py",
+        'cd sub && python train.py --config only.yaml "$@"',
+    ],
+)
+def test_behind_a_change_of_folder_a_script_is_left_as_it_is(line: str, kit, project: Path) -> None:
+    write(project, **MONOREPO)
+    (project / "job.yaml").write_text(json.dumps({"script": line}))
+    done = kit("render", "job.yaml", "--output", "out", "--", "--other", "only.yaml", "--config", "conf.yaml", cwd=project)
+    assert (project / "out/script.sh").read_text() == f"{line}\n"
+    assert " script --other only.yaml --config conf.yaml)\n" in (project / "out/env.sh").read_text()
+    assert done.stderr == ""
+    why = "the script changes its folder, and kit freezes no file behind that: write `workdir: DIR` in place of `cd DIR`"
+    assert f"\n  code:          live: {why}\n" in done.stdout
+
+
+def test_before_a_change_of_folder_and_by_whole_paths_a_script_is_frozen_and_the_rest_is_named(kit, project: Path) -> None:
+    write(project, **MONOREPO)
+    script = f"# cd\npython train.py --cd=conf.yaml\ncd sub; python {project}/sub/train.py --config only.yaml\npython train.py\n"
+    (project / "job.yaml").write_text(json.dumps({"script": script}))
+    done = kit("render", "job.yaml", "--output", "out", "--", "conf.yaml", f"{project}/conf.yaml", cwd=project)
+    frozen = '# cd\npython "${KIT_CODE}"/train.py --cd="${KIT_CODE}"/conf.yaml\n'
+    assert (project / "out/script.sh").read_text() == (
+        frozen + 'cd sub; python "${KIT_CODE}"/sub/train.py --config only.yaml\npython train.py\n'
+    )
+    assert ' script conf.yaml "${KIT_RUN_DIR}"/code/conf.yaml)\n' in (project / "out/env.sh").read_text()
+    assert done.stderr == (
+        "kit: line 3 of the script names only.yaml in another folder, and it is live: "
+        'the snapshot\'s is "${KIT_CODE}"/ and its path from the working directory\n'
+    )
+
+
+def test_the_program_of_the_folder_that_a_script_enters_runs(kit, project: Path) -> None:
+    write(project, **MONOREPO)
+    (project / "job.yaml").write_text("script: cd sub && python train.py\n")
+    done = kit("run", "job.yaml", "--runtime", "none", "--code", "snapshot", cwd=project)
+    assert "[node0] sub\n" in done.stdout + done.stderr
+
+
 def test_live_code_is_left_alone(kit, project: Path) -> None:
     write(project, train_py="1")
     (project / "job.yaml").write_text("command: train.py\ncode: live\n")

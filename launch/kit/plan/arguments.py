@@ -6,7 +6,7 @@ import os
 import re
 
 from kit.base.errors import Problems
-from kit.config import suggest
+from kit.config import shell_words, suggest
 from kit.config.job import Job
 from kit.plan.mounting import FileView
 
@@ -46,6 +46,8 @@ def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None
     path = view.on_this_side(name)
     if os.path.isabs(name) or path is None or os.path.exists(path):
         return
+    if shell_words.changes_folder(job.script or ""):
+        return  # whose "$@" may begin elsewhere
     fix = f"looked for {path}; relative paths start at the working directory"
     problem = f"there is no {name}, which the command names"
     problems.warn(job.where("command"), problem, suggest.neighbour(path, fix))

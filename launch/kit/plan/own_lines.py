@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Optional
 
 from kit.base.errors import Problems
-from kit.config import suggest
+from kit.config import shell_words, suggest
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.plan import arguments, run_paths
@@ -35,6 +35,7 @@ class Word(NamedTuple):
     start: int  # in the text; behind `--option=`
     path: str
     before: str  # the option, or the word before it
+    is_placed: bool  # not relative behind a `cd`, where kit does not know which file it means
 
 
 def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
@@ -103,7 +104,7 @@ def _check_words(job: Job, script: str, view: FileView, problems: Problems) -> N
             and word.before.startswith("-")
             and not arguments.WRITTEN.search(word.before)
         )
-        if is_read and path is not None and not os.path.lexists(path):
+        if is_read and word.is_placed and path is not None and not os.path.lexists(path):
             problem = f"line {word.line} of the script names {word.path}, which is not there"
             fix = suggest.neighbour(path, f"looked for {path}")
             problems.warn(job.where("script"), problem, fix)
@@ -116,7 +117,7 @@ def words(script: str) -> Iterator[Word]:
     """
     if "<<" in script:
         return
-    start = 0
+    start, moves_at = 0, shell_words.moves_at(script)
     for number, line in enumerate(script.splitlines(keepends=True), 1):
         before = ""
         for match in re.finditer(r"\S+", line):
@@ -126,8 +127,9 @@ def words(script: str) -> Iterator[Word]:
             option, equals, path = word.partition("=")
             if _PLAIN.fullmatch(word) and not before.endswith((">", "<")):
                 offset = len(option) + 1 if equals else 0
-                at = start + match.start() + offset
-                yield Word(number, at, path if equals else word, option if equals else before)
+                at, path = start + match.start() + offset, path if equals else word
+                is_placed = at < moves_at or os.path.isabs(path)
+                yield Word(number, at, path, option if equals else before, is_placed)
             before = match.group()
         start += len(line)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional, TypedDict
 
 from kit.base.errors import KitError, Problems
-from kit.config import paths, sweeps
+from kit.config import paths, shell_words, sweeps
 from kit.config.job import Job
 from kit.plan import arguments, own_lines, program, run_paths
 from kit.plan.mounting import FileView
@@ -83,6 +83,7 @@ def freeze(
     files = tuple(name for word in used.values() for name in word.files)
     files += tuple(dict.fromkeys(frozen.values()))
     notes = [*sources.notes, *(note for name in files for note in _live_code(root, name, names))]
+    notes += _live_words(live.script)
     snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
     place = f"{run_dir}/{run_paths.CODE}"
     command = list(live.command)
@@ -98,6 +99,7 @@ def freeze(
 def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -> dict[int, _Word]:
     """Return {index: word} of the words that name code or settings of the working directory."""
     found = {}
+    is_moved = shell_words.changes_folder(job.script or "")
     for index, word in enumerate(command):
         is_option = index > 0 and word.startswith("-")
         option, equals, path = word.partition("=") if is_option else ("", "", word)
@@ -105,6 +107,8 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
         if _WRITES.match(before):
             continue
         programs = sweeps.programs(path, job.sweep)
+        if is_moved and not all(map(os.path.isabs, programs)):
+            continue
         if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in programs):
             continue
         files = tuple(filter(None, (_name(each, root, view) for each in programs)))
@@ -121,9 +125,13 @@ def _words_of_script(script: str, root: str, view: FileView) -> dict[own_lines.W
     return {
         word: name
         for word in own_lines.words(script)
-        if word.path.endswith(ENDINGS) and not _WRITES.match(word.before)
+        if _is_of_run(word) and word.is_placed
         if (name := _name(word.path, root, view))
     }
+
+
+def _is_of_run(word: own_lines.Word) -> bool:
+    return word.path.endswith(ENDINGS) and not _WRITES.match(word.before)
 
 
 def _name(path: str, root: str, view: FileView) -> Optional[str]:
@@ -142,6 +150,9 @@ def _has_package(root: str, package: str) -> bool:
 def _why_not_found(script: str) -> str:
     if "<<" in script:
         return "the script has a here-document, and kit looks for no files in one"
+    if shell_words.changes_folder(script):
+        way = "write `workdir: DIR` in place of `cd DIR`"
+        return f"the script changes its folder, and kit freezes no file behind that: {way}"
     return f"the {'script' if script else 'command'} names no file of the working directory"
 
 
@@ -163,6 +174,16 @@ def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str
         is_copied = any(file.startswith(name + "/") for file in snapshot.sources.names)
         folders.append(f"{place}/{name}" if is_copied else entry)
     return {**env, "PYTHONPATH": ":".join(folders)}
+
+
+def _live_words(script: str) -> list[str]:
+    """Return a note about the first file that the script names behind a `cd`: the live one."""
+    behind = [word for word in own_lines.words(script) if _is_of_run(word) and not word.is_placed]
+    return [
+        f"line {word.line} of the script names {word.path} in another folder, and it is live: "
+        'the snapshot\'s is "${KIT_CODE}"/ and its path from the working directory'
+        for word in behind[:1]
+    ]
 
 
 def _live_code(root: str, name: str, names: set[str]) -> list[str]:
