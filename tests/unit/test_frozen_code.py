@@ -184,10 +184,16 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
         (["train.py", "--output", "results.json", "--save-to=results.json"], ["CODE/train.py", "--output", "results.json", "--save-to=results.json"]),
         (["train.py", "--out.file=results.json", "--ckpt", "results.json"], ["CODE/train.py", "--out.file=results.json", "--ckpt", "results.json"]),
         (
-            ["train.py", "--log-config", "results.json", "--catalog=results.json"],
-            ["CODE/train.py", "--log-config", "CODE/results.json", "--catalog=CODE/results.json"],
+            ["train.py", "--log-config", "results.json", "--catalog=conf/a.yaml"],
+            ["CODE/train.py", "--log-config", "CODE/results.json", "--catalog=CODE/conf/a.yaml"],
         ),
-        (["train.py", "--data", "results.json"], ["CODE/train.py", "--data", "CODE/results.json"]),
+        (["train.py", "-o", "conf/a.yaml", "--history=conf/a.yaml"], ["CODE/train.py", "-o", "conf/a.yaml", "--history=conf/a.yaml"]),
+        # A .json may be either: the option has to say that it is read.
+        (["train.py", "-o", "results.json", "--summary-file=results.json"], ["CODE/train.py", "-o", "results.json", "--summary-file=results.json"]),
+        (["train.py", "--predictions", "results.json", "--json=results.json"], ["CODE/train.py", "--predictions", "results.json", "--json=results.json"]),
+        (["train.py", "--data", "results.json"], ["CODE/train.py", "--data", "results.json"]),
+        (["train.py", "-c", "results.json", "--deepspeed=results.json"], ["CODE/train.py", "-c", "CODE/results.json", "--deepspeed=CODE/results.json"]),
+        (["train.py", "results.json", "--hparams", "results.json"], ["CODE/train.py", "CODE/results.json", "--hparams", "CODE/results.json"]),
         (["python", "-m", "pkg.sub", "conf/a.yaml"], ["python", "RUN/module.py", "pkg.sub", "CODE/conf/a.yaml"]),
         (["python", "-m", "timeit", "conf/a.yaml"], ["python", "-m", "timeit", "CODE/conf/a.yaml"]),
         # Nothing below the working directory.
@@ -213,6 +219,30 @@ def test_what_the_command_names_is_taken_from_the_snapshot(command: list[str], w
     assert facts["plan"]["program"]["command"] == [word.replace("CODE", f"{project}/out/code").replace("RUN", f"{project}/out") for word in words]
     assert str(project / "out") not in (project / "out/env.sh").read_text(), "the run directory may be moved"
     assert (project / "out/module.py").exists() == ("RUN/module.py" in words)
+
+
+def test_a_json_file_that_an_option_may_write_is_frozen_only_if_git_tracks_it(kit, project: Path) -> None:
+    git(project, "init")
+    write(project, train_py="1", new_json="1", model_json="1")
+    git(project, "add", "model.json")
+    words = "--model model.json --history model.json --model=new.json"
+    frozen = '--model "${KIT_CODE}"/model.json --history model.json --model=new.json'
+    kit("render", "train.py", "--output", "one", "--", *words.split(), cwd=project)
+    command = json.loads((project / "one/run.json").read_text())["plan"]["program"]["command"]
+    assert " ".join(command[1:]) == frozen.replace('"${KIT_CODE}"', f"{project}/one/code")
+    (project / "job.yaml").write_text(json.dumps({"script": f"OUT=new.json\npython train.py {words}\n"}))
+    kit("render", "job.yaml", "--output", "two", cwd=project)
+    assert (project / "two/script.sh").read_text() == f'OUT=new.json\npython "${{KIT_CODE}}"/train.py {frozen}\n'
+    (project / "job.yaml").write_text("command: env --json new.json\n")
+    done = kit("render", "job.yaml", "--output", "three", cwd=project)
+    assert "\n  code:          live: new.json may be what the command writes\n" in done.stdout
+
+
+def test_the_results_of_a_second_run_replace_those_of_the_first(kit, project: Path) -> None:
+    write(project, train_py="import sys\nwith open(sys.argv[2], 'a') as file:\n    file.write('x')\n")
+    for count in (1, 2):
+        kit("run", "train.py", "--runtime", "none", "--code", "snapshot", "--", "-o", "results.json", cwd=project)
+        assert (project / "results.json").read_text() == "x" * count
 
 
 def test_a_shell_script_that_starts_live_code_is_noticed(kit, project: Path) -> None:
@@ -246,7 +276,7 @@ def test_behind_a_change_of_folder_a_script_is_left_as_it_is(line: str, kit, pro
     assert (project / "out/script.sh").read_text() == f"{line}\n"
     assert " script --other only.yaml --config conf.yaml)\n" in (project / "out/env.sh").read_text()
     assert done.stderr == ""
-    why = "the script changes its folder, and kit freezes no file behind that: write `workdir: DIR` in place of `cd DIR`"
+    why = "the script changes its folder, and kit freezes no file behind that; for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
     assert f"\n  code:          live: {why}\n" in done.stdout
 
 
@@ -256,9 +286,7 @@ def test_before_a_change_of_folder_and_by_whole_paths_a_script_is_frozen_and_the
     (project / "job.yaml").write_text(json.dumps({"script": script}))
     done = kit("render", "job.yaml", "--output", "out", "--", "conf.yaml", f"{project}/conf.yaml", cwd=project)
     frozen = '# cd\npython "${KIT_CODE}"/train.py --cd="${KIT_CODE}"/conf.yaml\n'
-    assert (project / "out/script.sh").read_text() == (
-        frozen + 'cd sub; python "${KIT_CODE}"/sub/train.py --config only.yaml\npython train.py\n'
-    )
+    assert (project / "out/script.sh").read_text() == (frozen + 'cd sub; python "${KIT_CODE}"/sub/train.py --config only.yaml\npython train.py\n')
     assert ' script conf.yaml "${KIT_RUN_DIR}"/code/conf.yaml)\n' in (project / "out/env.sh").read_text()
     assert done.stderr == (
         "kit: line 3 of the script names only.yaml in another folder, and it is live: "

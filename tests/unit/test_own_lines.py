@@ -131,7 +131,7 @@ def test_a_script_starts_no_tasks(line: str, is_refused: bool, project: Path) ->
 
 def test_a_configuration_that_a_script_reads_is_looked_for(project: Path) -> None:
     problems = Problems()
-    plan("script: accelerate launch --config_file fsdp.yaml --config=conf.yaml --log-config out.yaml train.py\n", problems=problems)
+    plan("script: accelerate launch --config_file fsdp.yaml --config=conf.yaml --log-dir out.yaml train.py\n", problems=problems)
     assert [item.problem for item in problems.warnings] == ["warning: line 1 of the script names fsdp.yaml, which is not there"]
 
 

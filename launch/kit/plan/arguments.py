@@ -11,12 +11,31 @@ from kit.config.job import Job
 from kit.plan.mounting import FileView
 
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-# Words in an option's name by which it names a file that the program writes.
-WRITTEN = re.compile("out|save|log|dump|write|result|export|report|dest", re.IGNORECASE)
+# How the options are called whose files the program writes, and those whose files it surely reads.
+_WRITTEN = re.compile(
+    "(?i)(.*[-_.])?(o$|out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt|dest"
+    "|history|summar|prediction)(?!.*(conf|cfg))"
+)
+_SETTINGS = re.compile("(?i)(c|ds)$|.*(args$|conf|cfg|param|setting|recipe|deepspeed|fsdp)")
 # Only 0 is surely a process's number: other numbers may be a matrix's rank, as for LoRA.
 _FIRST_RANK = re.compile(r"(--?(?:(node|machine|global|local)[_-])?rank)[ =]0")
 _OWN_RANK = {"node": "NODE_RANK", "machine": "NODE_RANK", "local": "LOCAL_RANK"}
 _OPTION_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S.*)")
+
+
+def is_written(before: str) -> bool:
+    """Return whether the word before a file, `--option` or `name=`, says that it is written."""
+    return _is_option(before) and _WRITTEN.match(before.strip("-=")) is not None
+
+
+def is_surely_read(before: str, path: str) -> bool:
+    """Return False for what an option's name leaves open: its .json may be results as well."""
+    is_open = path.endswith(".json") and _is_option(before)
+    return not is_open or _SETTINGS.match(before.strip("-=")) is not None
+
+
+def _is_option(before: str) -> bool:
+    return before.startswith("-") or before.endswith("=")
 
 
 def check(job: Job, view: FileView, problems: Problems) -> None:
@@ -35,7 +54,7 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
             )
             problems.warn(where, f"every rank gets {rank.group()}", fix)
         option, equals, value = word.rpartition("=")
-        if not WRITTEN.search(option if equals else before):
+        if not is_written(option + equals if equals else before):
             _check_file(job, value, view, problems)
 
 

@@ -34,7 +34,7 @@ class Word(NamedTuple):
     line: int
     start: int  # in the text; behind `--option=`
     path: str
-    before: str  # the option, or the word before it
+    before: str  # `--option`, `name=`, or the word before it
     is_placed: bool  # not relative behind a `cd`, where kit does not know which file it means
 
 
@@ -102,7 +102,7 @@ def _check_words(job: Job, script: str, view: FileView, problems: Problems) -> N
         is_read = word.path.endswith(".py") or (
             word.path.endswith(arguments.CONFIGURATIONS)
             and word.before.startswith("-")
-            and not arguments.WRITTEN.search(word.before)
+            and not arguments.is_written(word.before)
         )
         if is_read and word.is_placed and path is not None and not os.path.lexists(path):
             problem = f"line {word.line} of the script names {word.path}, which is not there"
@@ -129,7 +129,7 @@ def words(script: str) -> Iterator[Word]:
                 offset = len(option) + 1 if equals else 0
                 at, path = start + match.start() + offset, path if equals else word
                 is_placed = at < moves_at or os.path.isabs(path)
-                yield Word(number, at, path, option if equals else before, is_placed)
+                yield Word(number, at, path, option + equals if equals else before, is_placed)
             before = match.group()
         start += len(line)
 

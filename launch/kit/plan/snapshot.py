@@ -24,11 +24,6 @@ from kit.plan.plan import RankProgram, Snapshot
 from kit.plan.source_files import Sources, find
 
 ENDINGS = (".py", ".sh", ".bash", *arguments.CONFIGURATIONS)
-# An option whose file is written, not read: nobody would look for it in the copy.
-_WRITES = re.compile(
-    "(?i)-(.*[-_.])?(out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt)"
-    "(?!.*(conf|cfg))"
-)
 
 
 class CodeRecord(TypedDict, total=False):
@@ -49,6 +44,7 @@ class _Word(NamedTuple):
     before: str  # --option=
     path: str  # in the working directory
     files: tuple[str, ...]
+    is_surely_read: bool  # else, it is frozen only if git tracks it
 
 
 def freeze(
@@ -72,11 +68,19 @@ def freeze(
         return live, _why_not_found(live.script)
     sources = find(root, job.where("code") or "code", problems, keyrings)
     names = set(sources.names)
-    used = {index: word for index, word in words.items() if names.issuperset(word.files)}
+    used = {
+        index: word
+        for index, word in words.items()
+        if (names if word.is_surely_read else sources.tracked).issuperset(word.files)
+    }
     is_module = package != "" and any(
         name.startswith(f"{package}/") or name == f"{package}.py" for name in names
     )
-    frozen = {word: name for word, name in in_script.items() if name in names}
+    frozen = {
+        word: name
+        for word, name in in_script.items()
+        if name in (names if arguments.is_surely_read(word.before, word.path) else sources.tracked)
+    }
     if not used and not is_module and not frozen:
         named = {name for word in words.values() for name in word.files}
         return live, _why_not_copied(named | {*in_script.values()}, sources)
@@ -104,19 +108,20 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
         is_option = index > 0 and word.startswith("-")
         option, equals, path = word.partition("=") if is_option else ("", "", word)
         before = option if equals else command[index - 1] if index else ""
-        if _WRITES.match(before):
-            continue
+        if arguments.is_written(before):
+            continue  # nobody would look for it in the copy
         programs = sweeps.programs(path, job.sweep)
         if is_moved and not all(map(os.path.isabs, programs)):
             continue
         if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in programs):
             continue
         files = tuple(filter(None, (_name(each, root, view) for each in programs)))
+        is_read = all(arguments.is_surely_read(before, each) for each in programs)
         if len(programs) == len(files) == 1:
-            found[index] = _Word(option + equals, files[0], files)
+            found[index] = _Word(option + equals, files[0], files, is_read)
         elif list(files) == list(map(os.path.normpath, programs)):
             # The sweep's {name} stays in it.
-            found[index] = _Word(option + equals, path, files)
+            found[index] = _Word(option + equals, path, files, is_read)
     return found
 
 
@@ -131,7 +136,7 @@ def _words_of_script(script: str, root: str, view: FileView) -> dict[own_lines.W
 
 
 def _is_of_run(word: own_lines.Word) -> bool:
-    return word.path.endswith(ENDINGS) and not _WRITES.match(word.before)
+    return word.path.endswith(ENDINGS) and not arguments.is_written(word.before)
 
 
 def _name(path: str, root: str, view: FileView) -> Optional[str]:
@@ -151,14 +156,16 @@ def _why_not_found(script: str) -> str:
     if "<<" in script:
         return "the script has a here-document, and kit looks for no files in one"
     if shell_words.changes_folder(script):
-        way = "write `workdir: DIR` in place of `cd DIR`"
-        return f"the script changes its folder, and kit freezes no file behind that: {way}"
+        way = "for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
+        return f"the script changes its folder, and kit freezes no file behind that; {way}"
     return f"the {'script' if script else 'command'} names no file of the working directory"
 
 
 def _why_not_copied(named: set[str], sources: Sources) -> str:
     if keys := named & set(sources.keys):
         return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
+    if may_be_written := named & set(sources.names):
+        return f"{min(may_be_written)} may be what the command writes"
     return "git or .kitignore ignores what the command names"
 
 

@@ -39,6 +39,7 @@ class Sources(NamedTuple):
     notes: tuple[str, ...]  # what the user should know of the files
     keys: tuple[str, ...] = ()  # in `left_out`, the files that hold keys
     tracked_keys: tuple[str, ...] = ()  # among `names`
+    tracked: frozenset[str] = frozenset()  # those of `names` that git is known to track
 
     def to_link(self) -> list[str]:
         """Return `left_out` and what git ignores, which is asked for here: a dry run needs none."""
@@ -83,8 +84,9 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()
     left_out |= dict.fromkeys(kept)
     own = {name: count for name, count in sizes.items() if name not in left_out}
     total = sum(own.values())
+    tracked = frozenset(name for name in own if listed[name])
     return Sources(
-        root, tuple(own), total, by_git, tuple(left_out), tuple(notes), kept, tracked_keys
+        root, tuple(own), total, by_git, tuple(left_out), tuple(notes), kept, tracked_keys, tracked
     )
 
 
