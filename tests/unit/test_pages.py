@@ -189,6 +189,19 @@ def test_the_keys_for_people_from_other_tools_exist() -> None:
     assert {key for line in lines for key in yaml.safe_load(line.replace("...", "A: 1")) if key not in known} == set()
 
 
+def test_the_job_of_submitit_has_as_many_cpus_on_each_node_under_either_launcher(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (row,) = [row for row in cells(sections("coming-from.md")["submitit"]) if "cpus_per_task" in row[0]]
+    theirs, *ours = (eval(f"dict({code.strip('`')})") for cell in row for code in re.findall("`.*?`", cell))
+    assert len(ours) == 2 and [job.get("launcher") for job in ours] == ["srun", None]
+    for job in ours:
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump({"command": "train.py", **job}))
+        shown = kit("submit", "job.yaml", "--dry-run", cwd=tmp_path).stdout
+        tasks, cpus = (int(re.findall(rf"^#SBATCH --{option}=(\d+)$", shown, re.MULTILINE)[0]) for option in ("ntasks-per-node", "cpus-per-task"))
+        assert tasks * cpus == theirs["tasks_per_node"] * theirs["cpus_per_task"]
+        assert f"\nNNODES={theirs['nodes']}\nNPROC_PER_NODE={theirs['tasks_per_node']}\n" in shown
+
+
 # ---------------------------------------------------------------- your-line.md
 
 LINES = sections("your-line.md")
