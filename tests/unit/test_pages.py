@@ -202,6 +202,32 @@ def test_the_job_of_submitit_has_as_many_cpus_on_each_node_under_either_launcher
         assert f"\nNNODES={theirs['nodes']}\nNPROC_PER_NODE={theirs['tasks_per_node']}\n" in shown
 
 
+# ---------------------------------------------------------------- scripts
+
+SCRIPTS = [
+    pytest.param(text, id=f"{name}: {number}")
+    for name, page in PAGES.items()
+    for number, text in enumerate(text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if re.search(r"^script:", text, re.MULTILINE))
+]
+
+
+def test_the_pages_show_scripts_only_as_whole_jobs() -> None:
+    assert len(SCRIPTS) >= 7
+    assert [code for page in PAGES.values() for code in re.findall(r"`(script: [^`|]+)`", page)] == []
+
+
+@pytest.mark.parametrize("text", SCRIPTS)
+def test_the_script_of_a_page_has_a_rank_for_each_gpu_or_starts_them_itself(text: str, kit, tmp_path: Path) -> None:
+    job = {**yaml.safe_load(text), "gpus_per_node": 8, "processes_per_node": 8}
+    for key in ("image", "checkpoints"):  # the one is not here, and the other needs a way to be preempted
+        job.pop(key, None)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    shown = kit("submit", "job.yaml", "--dry-run", cwd=tmp_path).stdout
+    assert "\nNPROC_PER_NODE=8\n" in shown
+    runs_once_on_each_node = "\nKIT_LAUNCHER=spawn\n" in shown
+    assert runs_once_on_each_node == ("NPROC_PER_NODE" in job["script"])
+
+
 # ---------------------------------------------------------------- your-line.md
 
 LINES = sections("your-line.md")
