@@ -283,6 +283,10 @@ NCCL = (
     "import datetime, torch, torch.distributed as dist\ntorch.cuda.set_device(0)\nwait = datetime.timedelta(seconds=5)\n"
     "dist.init_process_group('nccl', timeout=wait, device_id=torch.device('cuda', 0))\n"
 )
+# What programs that use other libraries begin with. The runs with it were recorded by `kit run` on an H200, with these programs, outside of this
+# folder: their paths, names and command lines are those that record_local() gives, and one long log was cut where it says so. They need what they
+# import (JAX and CuPy for CUDA 13, Lightning, Transformers, without flash-attn), nvcc and ninja.
+BEGIN = "import os, torch\nimport torch.nn as nn, torch.nn.functional as F\ntorch.cuda.set_device(0)\n\n"
 HOLD = "import time, torch\nheld = torch.empty(torch.cuda.mem_get_info()[0] * 9 // 10, dtype=torch.uint8, device='cuda')\nprint('held', flush=True)\ntime.sleep(60)\n"
 
 GPU = {
@@ -332,6 +336,14 @@ GPU = {
         "import os, torch\nos.environ.pop('CC', None)\nos.environ['PATH'] = '/nowhere'\ntorch.compile(lambda x: torch.relu(x) * 2)(torch.ones(4096, device='cuda'))\n",
         (*ON_A_GPU, "--env", "TRITON_CACHE_DIR=triton-cache", "--env", "TORCHINDUCTOR_CACHE_DIR=inductor-cache"),
     ),
+    "gpu-too-small-for-jax": Case("gpu-out-of-memory", BEGIN + "import jax, jax.numpy as jnp\nx = jnp.ones((1 << 19, 1 << 18)); print(x.sum())\n", ON_A_GPU),
+    "jax-beside-torch": Case(
+        "gpu-out-of-memory",
+        BEGIN + 'hold = torch.empty(int(torch.cuda.mem_get_info()[0] * 0.97), dtype=torch.uint8, device="cuda")\n'
+        "import jax, jax.numpy as jnp\nx = jnp.ones((1 << 14, 1 << 14)); print((x @ x).sum())\n",
+        ON_A_GPU,
+    ),
+    "gpu-too-small-for-cupy": Case("gpu-out-of-memory", BEGIN + "import cupy\ncupy.ones(1 << 40)\n", ON_A_GPU),
 }
 
 DOCKER = {

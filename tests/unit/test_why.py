@@ -209,6 +209,12 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11)", "exception"),
     ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "too-many-processes"),
     ("RuntimeError: Pin memory thread exited unexpectedly", "pin-memory-thread-died"),
+    ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.99GiB (3206250496B) on device ordinal 0", "gpu-out-of-memory"),
+    ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 7406166528 bytes.", "gpu-out-of-memory"),
+    ("numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY", "gpu-out-of-memory"),
+    ("cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory", "gpu-out-of-memory"),
+    ("MemoryError: Out of memory allocating 8,192 bytes", "memory-error"),
+    ("ValueError: Out of memory allocating 8,192 bytes for the replay buffer", "exception"),
 ]  # fmt: skip
 
 
@@ -217,6 +223,21 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
     show(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
     said = capsys.readouterr().out
     assert first_cause(said) == name, said
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "not_said"),
+    [
+        ("gpu-too-small", "PYTORCH_CUDA_ALLOC_CONF", "XLA_"),
+        ("gpu-too-small-for-jax", "--env XLA_PYTHON_CLIENT_MEM_FRACTION=0.95", "PYTORCH_"),
+        ("jax-beside-torch", "--env XLA_PYTHON_CLIENT_PREALLOCATE=false", "PYTORCH_"),
+        ("gpu-too-small-for-cupy", "cupy.get_default_memory_pool().free_all_blocks()", "PYTORCH_"),
+    ],
+)
+def test_the_fix_for_memory_of_a_gpu_is_of_the_library_that_ran_out_of_it(name: str, said: str, not_said: str, tmp_path: Path) -> None:
+    found = report.why(str(copy_of(name, tmp_path)))
+    assert said in found.fix and not_said not in found.fix
+    assert ("(gpu-in-use), by " in str(found)) == (name == "jax-beside-torch")
 
 
 def test_the_line_that_shows_an_error_of_nccl_is_its_last_error(tmp_path: Path) -> None:
@@ -446,6 +467,12 @@ FALSE_WORDS = {
     "its own database": (traceback("ConnectionRefusedError: [Errno 111] Connection refused", "database.connect()"), 1, "exception"),
     "a missing config file": (traceback("FileNotFoundError: [Errno 2] No such file or directory: 'conf/data.yaml'", "open(path)"), 1, "file-missing"),
     "a table with NaN": (traceback("ValueError: cannot convert float NaN to integer", "int(row.age)"), 1, "exception"),
+    "memory that JAX asked for and did without": (
+        "E1127 18:29:48.216182 7369 cuda_executor.cc:1365] [0] Failed to allocate device memory of 104.85GiB (112583507968 bytes): RESOURCE_EXHAUSTED: "
+        ": CUDA_ERROR_OUT_OF_MEMORY: out of memory\n" + traceback("KeyError: 'labels'", "batch['labels']"),
+        1,
+        "exception",
+    ),
     "its own broken pipe": (traceback("BrokenPipeError: [Errno 32] Broken pipe", "viewer.stdin.write(image)"), 1, "exception"),
 }
 
