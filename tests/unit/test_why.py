@@ -240,6 +240,11 @@ def test_the_fix_for_memory_of_a_gpu_is_of_the_library_that_ran_out_of_it(name: 
     assert ("(gpu-in-use), by " in str(found)) == (name == "jax-beside-torch")
 
 
+def test_the_place_of_an_exception_in_compiled_python_is_the_line_that_called_it(tmp_path: Path) -> None:
+    found = report.why(str(copy_of("gpu-too-small-for-cupy", tmp_path)))
+    assert ", at train.py:6 (in cupy/cuda/memory.pyx:1560): " in found.title
+
+
 def test_the_line_that_shows_an_error_of_nccl_is_its_last_error(tmp_path: Path) -> None:
     said = "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\nncclSystemError: System call failed.\nLast error:\n"
     last = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1"

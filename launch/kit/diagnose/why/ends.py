@@ -46,7 +46,8 @@ class TracebackFrame(NamedTuple):
 
     @property
     def is_users(self) -> bool:
-        return not stacks.INSTALLED.search(self.file)
+        # Cython's frames have no folder: whose they are is unknown, but Python has called them.
+        return not (stacks.INSTALLED.search(self.file) or self.file.endswith(".pyx"))
 
 
 @dataclass(frozen=True)
