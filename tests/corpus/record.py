@@ -344,6 +344,22 @@ GPU = {
         ON_A_GPU,
     ),
     "gpu-too-small-for-cupy": Case("gpu-out-of-memory", BEGIN + "import cupy\ncupy.ones(1 << 40)\n", ON_A_GPU),
+    "cpu-tensor-in-nccl": Case(
+        "cpu-tensor-in-nccl", BEGIN + 'import torch.distributed as dist\ndist.init_process_group("nccl")\ndist.all_reduce(torch.ones(1))\n', ON_A_GPU
+    ),
+    "model-not-on-the-gpu": Case(
+        "device-mismatch",
+        BEGIN + 'import torch.distributed as dist\ndist.init_process_group("nccl")\nnn.parallel.DistributedDataParallel(nn.Linear(4, 4), device_ids=[0])\n',
+        ON_A_GPU,
+    ),
+    "lightning-names-another-gpu": Case("no-such-gpu", BEGIN + 'import lightning as L\nL.Trainer(accelerator="gpu", devices=[3])\n', ON_A_GPU),
+    "flash-attention-missing": Case(
+        "module-missing",
+        BEGIN + "from transformers import AutoModelForCausalLM, LlamaConfig\n"
+        "c = LlamaConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, vocab_size=64)\n"
+        'AutoModelForCausalLM.from_config(c, attn_implementation="flash_attention_2")\n',
+        ON_A_GPU,
+    ),
 }
 
 DOCKER = {

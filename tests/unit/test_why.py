@@ -162,7 +162,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ValueError: RNN input dtype (torch.float32) does not match weight dtype (torch.bfloat16).", "dtype-mismatch"),
     ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "torch-without-cuda"),
     ("RuntimeError: operator torchvision::nms does not exist", "import-failed"),
-    ("ValueError: DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU modules or CPU modules, but got device_ids [0]", "device-mismatch"),
+    ("ValueError: DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU modules or CPU modules, but got device_ids [0, 1]", "device-mismatch"),
     ("IndexError: index out of range in self", "index-out-of-range"),
     ("OSError: [Errno 122] Disk quota exceeded", "quota"),
     ("RuntimeError: can't start new thread", "too-many-processes"),
@@ -215,6 +215,9 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory", "gpu-out-of-memory"),
     ("MemoryError: Out of memory allocating 8,192 bytes", "memory-error"),
     ("ValueError: Out of memory allocating 8,192 bytes for the replay buffer", "exception"),
+    ("ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: you need flash_attn package version to be greater or equal than 2.3.3. Detected version 2.1.", "import-failed"),
+    ("ValueError: You requested gpu: 3 hours, but your project only has 2", "exception"),
+    ("RuntimeError: No backend type associated with device type xpu", "exception"),
 ]  # fmt: skip
 
 
@@ -238,6 +241,18 @@ def test_the_fix_for_memory_of_a_gpu_is_of_the_library_that_ran_out_of_it(name: 
     found = report.why(str(copy_of(name, tmp_path)))
     assert said in found.fix and not_said not in found.fix
     assert ("(gpu-in-use), by " in str(found)) == (name == "jax-beside-torch")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model-not-on-the-gpu", "move it before: model.to(device)"),
+        ("lightning-names-another-gpu", "Trainer(devices=...)"),
+        ("flash-attention-missing", "attn_implementation='sdpa'"),
+    ],
+)
+def test_the_fix_is_of_the_variant_of_a_cause(name: str, said: str, tmp_path: Path) -> None:
+    assert said in report.why(str(copy_of(name, tmp_path))).fix
 
 
 def test_the_place_of_an_exception_in_compiled_python_is_the_line_that_called_it(tmp_path: Path) -> None:
