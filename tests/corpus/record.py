@@ -360,6 +360,36 @@ GPU = {
         'AutoModelForCausalLM.from_config(c, attn_implementation="flash_attention_2")\n',
         ON_A_GPU,
     ),
+    "capture-waits-for-the-gpu": Case(
+        "cuda-graph-capture",
+        BEGIN + 'g = torch.cuda.CUDAGraph()\nx = torch.ones(4, device="cuda")\nwith torch.cuda.graph(g):\n    y = x.sum().item()\n',
+        ON_A_GPU,
+    ),
+    "result-of-a-graph-overwritten": Case(
+        "cuda-graph-overwritten",
+        BEGIN + '@torch.compile(mode="reduce-overhead")\ndef f(x): return x * 2\nx = torch.ones(4, device="cuda")\n'
+        "a = f(x)\na = f(x); b = f(x); c = f(x)\nprint(a + c)\n",
+        ON_A_GPU,
+    ),
+    "half-precision-parameters": Case(
+        "grad-scaler",
+        BEGIN + 'm = nn.Linear(4, 4).cuda().half()\no = torch.optim.SGD(m.parameters(), lr=0.1); s = torch.amp.GradScaler("cuda")\n'
+        's.scale(m(torch.ones(2, 4, device="cuda").half()).sum()).backward()\ns.unscale_(o)\n',
+        ON_A_GPU,
+    ),
+    "loss-not-scaled": Case(
+        "grad-scaler",
+        BEGIN + 'm = nn.Linear(4, 4).cuda()\no = torch.optim.SGD(m.parameters(), lr=0.1); s = torch.amp.GradScaler("cuda")\ns.step(o)\n',
+        ON_A_GPU,
+    ),
+    "backward-twice": Case(
+        "backward-twice", BEGIN + 'x = torch.ones(3, device="cuda", requires_grad=True); y = (x * x).sum(); y.backward(); y.backward()\n', ON_A_GPU
+    ),
+    "data-on-the-gpu-pinned": Case(
+        "pinned-on-the-gpu",
+        BEGIN + 'from torch.utils.data import DataLoader\nfor b in DataLoader(torch.ones(8, device="cuda"), batch_size=2, pin_memory=True): pass\n',
+        ON_A_GPU,
+    ),
 }
 
 DOCKER = {
