@@ -287,6 +287,7 @@ NCCL = (
 # folder: their paths, names and command lines are those that record_local() gives, and one long log was cut where it says so. They need what they
 # import (JAX and CuPy for CUDA 13, Lightning, Transformers, without flash-attn), nvcc and ninja.
 BEGIN = "import os, torch\nimport torch.nn as nn, torch.nn.functional as F\ntorch.cuda.set_device(0)\n\n"
+OTHER_HOME = 'HOME=/tmp/home exec "$@"'  # where torch compiles extensions; its messages name the folder
 HOLD = "import time, torch\nheld = torch.empty(torch.cuda.mem_get_info()[0] * 9 // 10, dtype=torch.uint8, device='cuda')\nprint('held', flush=True)\ntime.sleep(60)\n"
 
 GPU = {
@@ -388,6 +389,26 @@ GPU = {
     "data-on-the-gpu-pinned": Case(
         "pinned-on-the-gpu",
         BEGIN + 'from torch.utils.data import DataLoader\nfor b in DataLoader(torch.ones(8, device="cuda"), batch_size=2, pin_memory=True): pass\n',
+        ON_A_GPU,
+    ),
+    "extension-with-an-error": Case(
+        "extension-not-built",
+        BEGIN + "from torch.utils.cpp_extension import load_inline\n"
+        'load_inline("e2", cpp_sources="void f();", cuda_sources="__global__ void k() { oops; } void f() { k<<<1,1>>>(); }", functions=["f"])\n',
+        ON_A_GPU,
+        around=OTHER_HOME,
+    ),
+    "extension-for-an-old-gpu": Case(
+        "extension-not-built",
+        BEGIN + 'os.environ["TORCH_CUDA_ARCH_LIST"] = "3.5"\nfrom torch.utils.cpp_extension import load_inline\n'
+        'load_inline("e", cpp_sources="void f();", cuda_sources="__global__ void k() {} void f() { k<<<1,1>>>(); }", functions=["f"], verbose=True)\n',
+        ON_A_GPU,
+        around=OTHER_HOME,
+    ),
+    "attention-in-single-precision": Case(
+        "no-attention-kernel",
+        BEGIN + 'from torch.nn.attention import sdpa_kernel, SDPBackend\nq = torch.ones(1, 1, 8, 8, device="cuda")\n'
+        "with sdpa_kernel(SDPBackend.FLASH_ATTENTION):\n    F.scaled_dot_product_attention(q, q, q)\n",
         ON_A_GPU,
     ),
 }

@@ -215,6 +215,10 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory", "gpu-out-of-memory"),
     ("MemoryError: Out of memory allocating 8,192 bytes", "memory-error"),
     ("ValueError: Out of memory allocating 8,192 bytes for the replay buffer", "exception"),
+    ("RuntimeError: Error compiling objects for extension", "extension-not-built"),
+    ("RuntimeError: No available kernel.  Aborting execution.", "no-attention-kernel"),
+    ("ValueError: No available kernel. Known: rbf, linear", "exception"),
+    ("RuntimeError: Error building extension table of the archive", "exception"),
     ("AssertionError: No inf checks were recorded for this optimizer.", "grad-scaler"),
     ("RuntimeError: unscale_() has already been called on this optimizer since the last update().", "grad-scaler"),
     ("RuntimeError: step() has already been called since the last update().", "grad-scaler"),
@@ -261,6 +265,29 @@ def test_the_fix_for_memory_of_a_gpu_is_of_the_library_that_ran_out_of_it(name: 
 )
 def test_the_fix_is_of_the_variant_of_a_cause(name: str, said: str, tmp_path: Path) -> None:
     assert said in report.why(str(copy_of(name, tmp_path))).fix
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("extension-with-an-error", '/tmp/home/.cache/torch_extensions/py312_cu130/e2/cuda.cu(4): error: identifier "oops" is undefined'),
+        ("extension-for-an-old-gpu", "nvcc fatal   : Unsupported gpu architecture 'compute_35'"),
+        ("attention-in-single-precision", "UserWarning: Expected query, key and value to all be of dtype: {Half, BFloat16}."),
+    ],
+)
+def test_the_line_that_says_the_reason_is_shown_where_the_exception_does_not_say_it(name: str, line: str, tmp_path: Path) -> None:
+    assert line in report.why(str(copy_of(name, tmp_path))).line
+
+
+def test_a_reason_that_an_earlier_failure_had_or_that_is_missing_is_not_shown(tmp_path: Path) -> None:
+    def build(error: str) -> str:
+        return f"FAILED: [code=1] a.o\nc++ -Werror -c a.cpp\na.cpp:3: warning: unused\n{error}a.cpp:9: error: expected ';'\nninja: build stopped\n"
+
+    failed = traceback("RuntimeError: Error building extension 'e'")
+    for number, (before, shown) in enumerate({"": "RuntimeError: Error building extension 'e'", build(""): "a.cpp:9: error: expected ';'"}.items()):
+        assert report.why(str(run_directory(tmp_path / f"run{number}", {0: (before + failed, "1 node1 0\n")}))).line == shown
+    later = build("first.h:1: fatal error: other.h: No such file\n") + failed + "without it\n" + build("a.cpp:4: error: 'x' was not declared\n") + failed
+    assert report.why(str(run_directory(tmp_path / "later", {0: (later, "1 node1 0\n")}))).line == "a.cpp:4: error: 'x' was not declared"
 
 
 def test_the_place_of_an_exception_in_compiled_python_is_the_line_that_called_it(tmp_path: Path) -> None:
@@ -498,6 +525,17 @@ FALSE_WORDS = {
     "memory that JAX asked for and did without": (
         "E1127 18:29:48.216182 7369 cuda_executor.cc:1365] [0] Failed to allocate device memory of 104.85GiB (112583507968 bytes): RESOURCE_EXHAUSTED: "
         ": CUDA_ERROR_OUT_OF_MEMORY: out of memory\n" + traceback("KeyError: 'labels'", "batch['labels']"),
+        1,
+        "exception",
+    ),
+    "a build that the program did without": (
+        "FAILED: [code=1] a.o\na.cpp:9: error: expected ';'\n" + traceback("KeyError: 'labels'", "batch['labels']"),
+        1,
+        "exception",
+    ),
+    "a kernel that was not used": (
+        "train.py:8: UserWarning: Flash attention kernel not used because: (Triggered internally at sdp_utils.cpp:988.)\n"
+        + traceback("KeyError: 'labels'", "batch['labels']"),
         1,
         "exception",
     ),

@@ -64,6 +64,7 @@ class Cause:
     is_final: bool = False  # its words explain the end of a program though no exception follows
     retells: bool = False  # its title says all that the exception says
     patterns: tuple[str, ...] = ()  # the most telling first
+    reason: str = ""  # of the line, `shown`, that says what the exception does not
 
     def accepts(self, exception_type: str) -> bool:
         """Return True if the message of such an exception is believed."""

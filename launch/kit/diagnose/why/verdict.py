@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Optional
 
 from kit.diagnose.why import ends, logs
@@ -176,7 +177,8 @@ def _recognize(log: Log, raised: Raised) -> Optional[Finding]:
         causes.sort(
             key=lambda cause: cause.weight != Weight.PEER and cause.name != "rendezvous-timeout"
         )
-    return next((found for cause in causes if (found := _match(cause, log, raised))), None)
+    found = next((found for cause in causes if (found := _match(cause, log, raised))), None)
+    return found and _with_reason(found)
 
 
 def _match(cause: Cause, log: Log, raised: Raised) -> Optional[Finding]:
@@ -191,6 +193,18 @@ def _match(cause: Cause, log: Log, raised: Raised) -> Optional[Finding]:
                 at = max(len(before), match.start("shown" if "shown" in groups else 0))
                 return Finding(cause, log, begin + text.count("\n", 0, at), groups, raised)
     return None
+
+
+def _with_reason(finding: Finding) -> Finding:
+    """Return the finding, to be shown by the last line of its log that says the reason, if any."""
+    text = finding.log.text
+    if not finding.cause.reason:
+        return finding
+    reason = re.compile(finding.cause.reason, re.MULTILINE)
+    matches = list(reason.finditer(text, max(0, len(text) - SEARCHED)))
+    if not matches:
+        return finding
+    return replace(finding, index=text.count("\n", 0, matches[-1].start("shown")))
 
 
 def _search_outside(log: Log, end: End) -> list[Finding]:
