@@ -117,6 +117,34 @@ def test_no_line_of_any_mixture_is_dropped(head: list[str], body: list[str]) -> 
     assert isinstance(yaml.load(found.job, Loader=yaml.BaseLoader), dict)
 
 
+@pytest.mark.parametrize(
+    ("body", "command"),
+    [
+        ("A=1 vllm serve m", "vllm serve m"),
+        ("A=1 uv run train.py", "uv run train.py"),
+        ("A=1 nohup axolotl train c.yml", "axolotl train c.yml"),
+        ("env A=1 axolotl train c.yml", "axolotl train c.yml"),
+        ("A=1 ./prog", "./prog"),
+        ("A=1 srun python t.py", "t.py"),
+        ("f() { python t.py; }\nA=1 f", "t.py"),
+        ("A=1 eval 'python t.py'", "t.py"),
+    ],
+)
+def test_variables_in_front_of_a_command_become_env(body: str, command: str) -> None:
+    made = keys(f"{body}\n")
+    assert (made["command"], made["env"]) == (command, {"A": "1"})
+
+
+def test_variables_of_a_program_under_a_condition_become_env() -> None:
+    assert "\nenv:\n  A: 1\n" in convert("if [ -d /x ]; then A=1 python t.py; fi\n").job
+
+
+def test_what_env_starts_is_read_like_any_other_command() -> None:
+    assert "env -u A python t.py" in keys("env -u A python t.py\n")["command"]
+    assert questions("python t.py\nenv A=1 merge out\n")
+    assert keys("env\nenv A=1 hostname\npython t.py\n") == keys("python t.py\n")
+
+
 def test_a_line_that_nothing_has_read_is_one_to_decide_about() -> None:
     draft = Draft(["echo a", "", "# a comment", "echo b"])
     draft.carried((1, 1), "command")

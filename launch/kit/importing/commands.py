@@ -112,8 +112,16 @@ def _of_python(rest: list[str]) -> int:
     return 3 if "torch.distributed" in " ".join(rest) else 1
 
 
+def program(words: list[str]) -> str:
+    """Return the word that names a command's program; `env NAME=VALUE` may stand before it."""
+    rest = [word for word in words[1:] if word[:1] not in ("", "-") and not ASSIGNMENT.match(word)]
+    return program(rest) if rest and os.path.basename(words[0]) == "env" else words[0]
+
+
 def only_prints(words: list[str]) -> bool:
-    """Return whether srun starts something that only shows something."""
+    """Return whether Python, or what srun starts, only shows something."""
+    if PYTHONS.match(os.path.basename(words[0])):
+        return words[1:2] in (["-V"], ["--version"])
     rest = [word for word in words[1:] if not word.startswith("-")]
     is_text = _programs_of_text(words) <= PRINTING and ">" not in words[-1]
     return words[0] == "srun" and (is_text or any(word in PRINTING for word in rest[-2:]))

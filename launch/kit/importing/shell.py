@@ -126,7 +126,7 @@ def names_set(node: Any) -> set[str]:
     loops = (item["Loop"] for item in descend(node) if item.get("Type") == "ForClause")
     found |= {str(loop["Name"]["Value"]) for loop in loops if loop.get("Name")}
     for call in calls(node):
-        words = [literal(word) for word in call["Args"]]
+        words = literals(call)
         if words[0] in ("read", "mapfile", "readarray", "printf", "getopts", "let"):
             found |= set(filter(str.isidentifier, words[1:]))
     return found
@@ -143,3 +143,8 @@ def literal(word: Node) -> str:
     parts = word.get("Parts") or []
     is_plain = len(parts) == 1 and parts[0].get("Type") == "Lit"
     return str(parts[0]["Value"]) if is_plain else ""
+
+
+def literals(call: Node) -> list[str]:
+    """Return the words of a simple command, as `literal` does."""
+    return [literal(word) for word in call["Args"]]

@@ -125,6 +125,14 @@ class Reader:
     # ------------------------------------------------------------ commands
 
     def _call(self, script: Script, node: Node, span: Span) -> None:
+        """Read a command; its own variables stand in front of each program that it may start."""
+        own, found = self.scope.settings(script, node["Cmd"]), (self.candidates, self.unknown)
+        known = [len(each) for each in found]
+        self._words(script, node, span)
+        for each, start in zip(found, known) if own else ():
+            each[start:] = [one._replace(words=[*own, *one.words]) for one in each[start:]]
+
+    def _words(self, script: Script, node: Node, span: Span) -> None:
         words = self.words(script, node["Cmd"])
         name = os.path.basename(words[0]) if words else ""
         documents = [item["Hdoc"] for item in node.get("Redirs") or [] if item.get("Hdoc")]
@@ -189,7 +197,6 @@ class Reader:
     def _candidate(
         self, weight: int, words: list[str], span: Span, script: Script, node: Node
     ) -> None:
-        own = self.scope.settings(script, node["Cmd"])
         remarks = self.remarks
         if node.get("Background"):
             remarks += ("it ran in the background: kit starts one program, and waits for it",)
@@ -199,8 +206,7 @@ class Reader:
         elif texts:
             self.draft.left_out(span, _LOGS)
         uses = frozenset(shell.names_used(node))
-        found = Candidate(weight, [*own, *words], span, script.text(node), uses, remarks)
-        self.candidates.append(found)
+        self.candidates.append(Candidate(weight, words, span, script.text(node), uses, remarks))
 
     def launches(self, node: Node, script: Script) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
@@ -215,9 +221,8 @@ class Reader:
 
     def _other(self, script: Script, node: Node, span: Span, words: list[str]) -> None:
         """Place a command that starts no ranks."""
-        name = os.path.basename(words[0])
+        name = os.path.basename(commands.program(words))
         item = self._item(ACTION, script, node, span)
-        is_version = commands.PYTHONS.match(name) and words[1:2] in (["-V"], ["--version"])
         if name == "exit" and not self.inside:
             self.is_over = True
         if name == "set" and {"-a", "+a", "allexport"} & {*words}:
@@ -230,11 +235,7 @@ class Reader:
             traps.read(words, span, self.draft, self.functions)
         elif node.get("Background"):
             self.draft.decide(span, "it ran beside the program: kit starts one program")
-        elif (
-            is_version
-            or commands.only_prints(words)
-            or (name in commands.PRINTING and not script.writes(node))
-        ):
+        elif commands.only_prints(words) or (name in commands.PRINTING and not script.writes(node)):
             self.draft.left_out(span, _NOT_NEEDED)
         elif name in commands.PREPARING:
             self.placing.add(item._replace(kind=PREPARE))
@@ -268,12 +269,13 @@ class Reader:
     def _compound(self, script: Script, node: Node, span: Span) -> None:
         """Place a condition, a loop, or a list of commands."""
         item = self._item(ACTION, script, node, span)
-        programs = {shell.literal(call["Args"][0]) for call in shell.calls(node)}
+        programs = {commands.program(shell.literals(call)) for call in shell.calls(node)}
         if self.launches(node, script):
             self.draft.decide(span, "the program is started under a condition: see which is meant")
             for call in shell.calls(node):
                 words = self.words(script, call)
                 if words and (weight := commands.weight(words)):
+                    words = [*self.scope.settings(script, call), *words]
                     self.candidates.append(Candidate(weight, words, span, item.source, item.uses))
             return
         for name in item.sets - variables.OWNED:
