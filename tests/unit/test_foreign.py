@@ -25,6 +25,15 @@ FIXES = {
     "under `script: |`",
     "srun -N2 -n8 --gres=gpu:4 python t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 4` and `launcher: srun`; this leaves out --gres: "
     "what is asked of Slurm belongs under `slurm`",
+    "uv run torchrun --nproc_per_node 8 t.py --lr 1": "write `command: uv run python t.py --lr 1`, `processes_per_node: 8` and `launcher: torchrun`",
+    "uv run --frozen torchrun -m pkg.train": "write `command: uv run --frozen python -m pkg.train` and `launcher: torchrun`",
+    "conda run -n deepspeed deepspeed t.py": "write `command: conda run -n deepspeed python t.py` and `launcher: torchrun`",
+    "nsys profile -o /tmp/x -t cuda,nvtx uv run torchrun t.py": "write `command: nsys profile -o /tmp/x -t cuda,nvtx uv run python t.py` and `launcher: torchrun`",
+    "timeout 3h mpirun -np 4 ./solver": "write `command: timeout 3h ./solver`, `processes_per_node: 4` and `launcher: mpi`",
+    "python -u -m accelerate.commands.launch t.py": "write `command: t.py` and `launcher: torchrun`",
+    "srun uv run torchrun --nproc_per_node 2 t.py": "write `command: t.py`, `processes_per_node: 2` and `launcher: torchrun`",
+    "composer -n 8 t.py": "write `command: t.py`, `processes_per_node: 8` and `launcher: torchrun`",
+    "colossalai run --nproc_per_node 4 --host a,b t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",
     "mpirun -np 4 ./solver": "write `command: ./solver`, `processes_per_node: 4` and `launcher: mpi`",
     "docker run image t.py": "name the image, `image: FILE`, and only the program, `command: train.py`; folders go under `mounts`",
     "apptainer exec x.sif t.py": "name the image, `image: FILE`, and only the program, `command: train.py`; folders go under `mounts`",
@@ -41,10 +50,28 @@ def test_another_tools_start_is_refused_with_its_numbers(command: str) -> None:
     assert problem.fix == FIXES[command]
 
 
-@pytest.mark.parametrize(
-    "command", ["t.py torchrun", "python t.py", "accelerate", "fabric.py", "python -m pkg.torchrun", "lightning", "docker.py", "./deepspeed.py"]
-)
+OWN = [
+    *("t.py torchrun", "python t.py", "accelerate", "fabric.py", "python -m pkg.torchrun", "lightning", "docker.py", "./deepspeed.py", "uv run"),
+    *("uv run train.py", "uv run train.py --launcher torchrun", "uv run --with deepspeed t.py", "uv run -m pkg --backend deepspeed", "uv run prog torchrun"),
+    *("nsys profile python t.py", "nsys profile -o x python t.py --backend deepspeed", "conda run -n deepspeed python t.py", "timeout 3h python t.py"),
+    *("axolotl preprocess c.yml", "axolotl train c.yml --launcher=python", "python -m axolotl.cli.train c.yml", "tune run full --config c", "swift export"),
+]
+
+
+@pytest.mark.parametrize("command", OWN)
 def test_a_program_of_ones_own_is_taken(command: str) -> None:
     problems = Problems()
     other_tools.refuse(command.split(), "job.yaml:1", problems)
     assert problems.found == []
+    assert other_tools.own_launcher(command.split())[1] == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("axolotl train c.yml", "uv run axolotl train c.yml --launcher torchrun", "/venv/bin/llamafactory-cli train c.yml", "swift sft --model x"),
+        *("tune run --nproc_per_node 8 full --config c", "trl sft --config c"),
+    ],
+)
+def test_a_program_with_a_launcher_of_its_own_is_known(command: str) -> None:
+    assert other_tools.own_launcher(command.split())[1]

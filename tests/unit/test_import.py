@@ -139,6 +139,14 @@ def test_variables_of_a_program_under_a_condition_become_env() -> None:
     assert "\nenv:\n  A: 1\n" in convert("if [ -d /x ]; then A=1 python t.py; fi\n").job
 
 
+def test_what_starts_ranks_is_found_behind_other_tools() -> None:
+    found = convert("uv run python -m torch.distributed.run --nproc-per-node 2 t.py\n")
+    assert {"command: t.py", "launcher: torchrun", "processes_per_node: 2"} <= {*found.job.splitlines()}
+    assert "uv was around composer" in questions("uv run composer -n 2 t.py\n")[0]
+    assert "nsys was around torchrun" in questions("nsys profile $NSYS_OPTIONS torchrun t.py\n")[0]
+    assert keys("conda run -n deepspeed python t.py\n")["command"] == "conda run -n deepspeed python t.py"
+
+
 def test_what_env_starts_is_read_like_any_other_command() -> None:
     assert "env -u A python t.py" in keys("env -u A python t.py\n")["command"]
     assert questions("python t.py\nenv A=1 merge out\n")

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Optional
 
 from kit.base.errors import Problems
+from kit.config import rank_starters
 
 
 class Tool(NamedTuple):
@@ -28,29 +29,31 @@ class Tool(NamedTuple):
 # are keys of any job.
 _SETTLED = re.compile(
     r"((node|machine)-rank|(master|main|main-process|local)-(addr|address|ip|port)|rdzv-.+"
-    r"|standalone|multi-gpu|same-network|hostfile|hosts|H|no-ssh|use-env|no-python|max-restarts)\Z"
+    r"|standalone|multi-gpu|same-network|hostfile|hosts?|H|no-ssh|use-env|no-python|max-restarts)\Z"
 )
 _TORCHRUN = Tool("torchrun", ("nproc-per-node",), ("nnodes",))
 _MPI = Tool("mpi", ("npernode", "ppn"), (), ("n", "np"))
-LAUNCHERS = {
-    ("torchrun",): _TORCHRUN,
-    ("python", "-m", "torch.distributed.run"): _TORCHRUN,
-    ("python", "-m", "torch.distributed.launch"): _TORCHRUN,
-    ("accelerate", "launch"): Tool(
-        "torchrun",
-        (),
-        ("num-machines",),
-        ("num-processes",),
-        {
-            "cpu": "ACCELERATE_USE_CPU",
-            "mixed-precision": "ACCELERATE_MIXED_PRECISION",
-            "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-        },
-        "to keep that, start accelerate itself on each node, under `script: |`",
-    ),
+_ACCELERATE = Tool(
+    "torchrun",
+    (),
+    ("num-machines",),
+    ("num-processes",),
+    {
+        "cpu": "ACCELERATE_USE_CPU",
+        "mixed-precision": "ACCELERATE_MIXED_PRECISION",
+        "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    },
+    "to keep that, start accelerate itself on each node, under `script: |`",
+)
+LAUNCHERS: dict[tuple[str, ...], Tool] = {
+    **dict.fromkeys(rank_starters.TORCHRUN, _TORCHRUN),
+    ("accelerate", "launch"): _ACCELERATE,
+    ("python", "-m", "accelerate.commands.launch"): _ACCELERATE,
     ("deepspeed",): Tool("torchrun", ("num-gpus",), ("num-nodes",)),
     ("fabric", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
     ("lightning", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
+    ("composer",): Tool("torchrun", ("n", "nproc"), (), ("world-size",)),
+    ("colossalai", "run"): Tool("torchrun", ("nproc-per-node",), ("num-nodes",)),
     ("srun",): Tool(
         "srun",
         ("ntasks-per-node",),
@@ -58,9 +61,7 @@ LAUNCHERS = {
         ("ntasks", "n"),
         to_keep="what is asked of Slurm belongs under `slurm`",
     ),
-    ("mpirun",): _MPI,
-    ("mpiexec",): _MPI,
-    ("horovodrun",): _MPI,
+    **dict.fromkeys(((name,) for name in rank_starters.MPI), _MPI),
 }
 _CONTAINERS = (
     "name the image, `image: FILE`, and only the program, `command: train.py`; "
@@ -86,40 +87,41 @@ def import_it(script: str) -> str:
 
 def refuse(words: Sequence[str], where: str, problems: Problems) -> None:
     """Note a problem if a command starts with such a tool; the fix keeps the tool's numbers."""
+    index = rank_starters.place(words)
+    around = list(words[:index])
+    start, rest = rank_starters.beginning(words[index:])
+    if tool := LAUNCHERS.get(start):
+        if inner := _inner(rest):  # srun torchrun ...
+            refuse(inner, where, problems)
+            return
+        keys = [*_counts(rest, tool), f"`launcher: {tool.launcher}`"]
+        env, left = _others(rest, tool)
+        if env:
+            keys.append(f"`env: {{{', '.join(env)}}}`")
+        more = f", {', '.join(keys[:-1])}" if keys[1:] else ""
+        fix = f"write `command: {_program(rest, around)}`{more} and {keys[-1]}"
+        if left:
+            fix += f"; this leaves out {', '.join(left)}: {tool.to_keep}"
+        by = f"starts {' '.join(start)} by {around[0]}" if around else ""
+        begins = by or f"starts with {' '.join(start)}"
+        problem = f"the command {begins}, but starting ranks is the job of the launcher"
+        problems.add(where, problem, fix)
     program = os.path.basename(words[0])
-    if program == "python3":
-        program = "python"
-    for start, tool in LAUNCHERS.items():
-        if (program, *words[1 : len(start)]) == start:
-            rest = list(words[len(start) :])
-            if inner := _inner(rest):  # srun torchrun ...
-                refuse(inner, where, problems)
-                continue
-            keys = [*_counts(rest, tool), f"`launcher: {tool.launcher}`"]
-            env, left = _others(rest, tool)
-            if env:
-                keys.append(f"`env: {{{', '.join(env)}}}`")
-            more = f", {', '.join(keys[:-1])}" if keys[1:] else ""
-            fix = f"write `command: {_program(rest)}`{more} and {keys[-1]}"
-            if left:
-                fix += f"; this leaves out {', '.join(left)}: {tool.to_keep}"
-            problem = (
-                f"the command starts with {' '.join(start)}, "
-                "but starting ranks is the job of the launcher"
-            )
-            problems.add(where, problem, fix)
     if program in _OTHERS:
         problem = f"the command starts with {program}, but kit does that itself"
         problems.add(where, problem, _OTHERS[program])
 
 
+def own_launcher(words: Sequence[str]) -> tuple[str, str]:
+    """Return the program of a command that starts a launcher itself, and the fix; "" for none."""
+    start, _ = rank_starters.beginning(words[rank_starters.place(words) :])
+    return " ".join(start), rank_starters.OWN_LAUNCHERS.get(start, "")
+
+
 def _inner(words: list[str]) -> list[str]:
     """Return the words from another such tool on, which the first one starts."""
-    programs = {start[0] for start in LAUNCHERS if len(start) == 1}
-    ends = words[: _start(words)]
-    return next(
-        (words[i:] for i, word in enumerate(ends) if os.path.basename(word) in programs), []
-    )
+    ends = range(_start(words))
+    return next((words[i:] for i in ends if rank_starters.beginning(words[i:])[0] in LAUNCHERS), [])
 
 
 def _counts(words: list[str], tool: Tool) -> list[str]:
@@ -164,12 +166,16 @@ def _options(words: list[str]) -> Iterator[tuple[str, str, str]]:
             yield written, written.lstrip("-").replace("_", "-"), value
 
 
-def _program(words: list[str]) -> str:
+def _program(words: list[str], around: list[str]) -> str:
     """Return the program behind the tool's options, with its arguments, if it is recognized."""
     rest = words[_start(words) :]
     if not rest:
-        return "PROGRAM ..."
-    return " ".join(["python", "-m", *rest[1:]] if rest[0] in ("-m", "--module") else rest)
+        return " ".join([*around, "PROGRAM ..."])
+    if rest[0] in ("-m", "--module"):
+        rest = ["python", "-m", *rest[1:]]
+    elif around and rest[0].endswith(".py"):
+        rest = ["python", *rest]
+    return " ".join([*around, *rest])
 
 
 def _start(words: list[str]) -> int:

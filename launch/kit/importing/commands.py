@@ -5,25 +5,13 @@ from __future__ import annotations
 import os
 import re
 
+from kit.config import rank_starters
+from kit.config.rank_starters import AROUND, MPI, PYTHONS
 from kit.importing import containers
 
 WRAPPERS = ("exec", "nohup", "command")
 SHELLS = ("bash", "sh")
-MPI = ("mpirun", "mpiexec", "horovodrun")
-PYTHONS = re.compile(r"python[0-9.]*\Z")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)\Z", re.DOTALL)
-# They start the ranks of their node themselves, and have options for which node it is.
-NODE_STARTERS = {
-    *(("accelerate", "launch"), ("deepspeed",), ("fabric", "run"), ("lightning", "run")),
-    *(("composer",), ("colossalai", "run")),
-}
-# They start a program, and stay around it.
-AROUND = set(
-    """
-    timeout numactl nsys ncu nice ionice stdbuf taskset xvfb-run catchsegv strace perf conda mamba
-    micromamba uv poetry pipenv pixi script
-    """.split()
-)
 STARTERS = {"srun", "torchrun", "accelerate", "deepspeed", *MPI}
 # They show something, or wait: a job does not need them.
 PRINTING = set(
@@ -43,12 +31,6 @@ _KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
 _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 
 
-def is_node_starter(name: str, rest: list[str]) -> bool:
-    if PYTHONS.match(name) and "accelerate.commands.launch" in rest[:4]:
-        return True
-    return (name,) in NODE_STARTERS or (name, *rest[:1]) in NODE_STARTERS
-
-
 def weight(words: list[str]) -> int:
     """Return how likely a command is the one that starts the ranks: 3 is sure, and 0 is not."""
     name, rest = os.path.basename(words[0]), words[1:]
@@ -56,9 +38,11 @@ def weight(words: list[str]) -> int:
         return weight(rest)
     if name in ("srun", *MPI):
         return _of_starter(rest)
+    if starter_inside(words):
+        return 3
     if name in AROUND:
         return max((weight(rest[i:]) for i in range(len(rest)) if _is_start(rest[i])), default=0)
-    if is_node_starter(name, rest) or name == "torchrun":
+    if rank_starters.beginning(words)[0] in rank_starters.STARTERS:
         return 3
     if PYTHONS.match(name):
         return _of_python(rest)
@@ -79,9 +63,8 @@ def _is_start(word: str) -> bool:
 
 def starter_inside(words: list[str]) -> int:
     """Return where a tool's words name what starts ranks; 0 where they do not."""
-    if os.path.basename(words[0]) not in AROUND:
-        return 0
-    return next((i for i, word in enumerate(words) if word in STARTERS), 0)
+    index = rank_starters.place(words)
+    return index if rank_starters.beginning(words[index:])[0] in rank_starters.STARTERS else 0
 
 
 def _of_starter(words: list[str]) -> int:

@@ -7,8 +7,10 @@ import re
 from typing import Callable, Optional
 
 from kit.base.errors import KitError
+from kit.config import rank_starters
+from kit.config.rank_starters import MPI, TORCHRUN
 from kit.importing import commands, containers, header
-from kit.importing.commands import ASSIGNMENT, MPI, PYTHONS, SHELLS, WRAPPERS
+from kit.importing.commands import ASSIGNMENT, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.expansion import DIFFERS, HOLE, Scope
 from kit.importing.shell import Span
@@ -53,11 +55,10 @@ class Launch(Starters):
             return self.srun(rest)
         if name in MPI:
             return self.mpi(rest)
-        if name == "torchrun":
-            return self.torchrun(rest)
-        if PYTHONS.match(name) and (module := _torch_module(rest)):
-            return self.torchrun(rest[module + 1 :])
-        if commands.is_node_starter(name, rest):
+        start, behind = rank_starters.beginning(words)
+        if start in TORCHRUN:
+            return self.torchrun(behind)
+        if start in rank_starters.OF_NODE:
             return self._on_each_node(words)
         if name in containers.READERS:
             container = containers.READERS[name](rest)
@@ -168,13 +169,6 @@ class Launch(Starters):
             del self.draft.slurm["signal"]
             way = header.checkpoint_advice(signal)
             self.decide(f"torchrun dies of the signal {signal}: {way}")
-
-
-def _torch_module(words: list[str]) -> int:
-    """Return where Python's words name torchrun as a module; 0 where they do not."""
-    index = words.index("-m") + 1 if "-m" in words[:3] else 0
-    names = ("torch.distributed.run", "torch.distributed.launch")
-    return index if index and words[index : index + 1] and words[index] in names else 0
 
 
 def _text_of(words: list[str]) -> Optional[str]:

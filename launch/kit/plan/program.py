@@ -24,6 +24,7 @@ from kit.plan.mounting import FileView
 MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 STARTS = ("spawn", "start_processes")
 PYTHONS = ("python", "python3")
+STARTED_ONCE = ("spawn", "ray")  # launchers that start a program once on a node
 MOST = 1 << 20  # bytes of a program that are read
 # A program that reads one of these knows other launchers, too.
 TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
@@ -35,6 +36,8 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
     if not job.script:
         _check_shell_script(job, view, problems)
     arguments.check(job, view, problems)
+    if launcher and launcher.name not in STARTED_ONCE:
+        _check_own_launcher(job, launcher.name, problems)
     script = _script(job.command)
     if script is None:
         _check_word(job, view, problems)
@@ -98,7 +101,7 @@ def _check_script(
         problems.add(job.where("command"), problem, suggest.neighbour(path, fix))
     elif path.endswith(".py"):
         _check_syntax(script, path, problems)
-        if launcher and launcher.name not in ("spawn", "ray"):
+        if launcher and launcher.name not in STARTED_ONCE:
             _check_spawn(script, path, launcher.name, problems)
     elif not os.access(path, os.X_OK):
         fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"
@@ -179,6 +182,15 @@ def _check_spawn(script: str, path: str, launcher: str, problems: Problems) -> N
     way = f"remove the spawn and read LOCAL_RANK, which {launcher} sets"
     fix = f"use `launcher: spawn`, which starts it once on each node; or {way}"
     problems.add(f"{script}:{line}", f"the program starts its ranks itself, and {effect}", fix)
+
+
+def _check_own_launcher(job: Job, launcher: str, problems: Problems) -> None:
+    """Refuse a program that starts torchrun or accelerate itself, as once for every rank."""
+    name, fix = other_tools.own_launcher(job.command or ("",))
+    if fix:
+        effect = f"{launcher} would start it once for every rank"
+        problem = f"{name} starts its ranks itself, and {effect}"
+        problems.add(job.where("command"), problem, fix)
 
 
 def spawns_at(path: str) -> Optional[int]:

@@ -1,0 +1,92 @@
+"""Find in a command what starts ranks: at its beginning, or behind `uv run`, nsys and the like."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+PYTHONS = re.compile(r"python[0-9.]*\Z")
+MPI = ("mpirun", "mpiexec", "horovodrun")
+_ACCELERATE = ("python", "-m", "accelerate.commands.launch")
+# They start the ranks of their node themselves, and have options for which node it is.
+OF_NODE = {
+    *(("accelerate", "launch"), _ACCELERATE, ("deepspeed",), ("fabric", "run")),
+    *(("lightning", "run"), ("composer",), ("colossalai", "run")),
+}
+TORCHRUN = {
+    *(("torchrun",), ("python", "-m", "torch.distributed.run")),
+    ("python", "-m", "torch.distributed.launch"),
+}
+STARTERS = {("srun",), *((name,) for name in MPI), *TORCHRUN, *OF_NODE}
+_OF_TRL, _OF_SWIFT = ("sft", "dpo", "grpo", "kto"), ("sft", "pt", "rlhf")
+_ONCE = "use `launcher: spawn`, which starts it once on each node, with the variables that it reads"
+# Programs that start torchrun or accelerate themselves, and what to write instead.
+OWN_LAUNCHERS: dict[tuple[str, ...], str] = {
+    ("axolotl", "train"): "start `python -m axolotl.cli.train ...` instead, which is one rank",
+    ("tune", "run"): "leave out torchrun's options: `tune run RECIPE ...` is one rank",
+    ("llamafactory-cli", "train"): _ONCE,
+    **{("swift", name): _ONCE for name in _OF_SWIFT},
+    **{
+        ("trl", name): f"start `python -m trl.scripts.{name} ...` instead, which is one rank"
+        for name in _OF_TRL
+    },
+}
+# They start a program, and stay around it.
+AROUND = set(
+    """
+    timeout numactl nsys ncu nice ionice stdbuf taskset xvfb-run catchsegv strace perf conda mamba
+    micromamba uv poetry pipenv pixi script
+    """.split()
+)
+_SUBCOMMANDS = {"run", "profile", "launch", "record", "stat", "trace"}
+# Options of theirs whose values are names: an environment may be called deepspeed.
+_NAMES = set(
+    """
+    -n --name -p --prefix --python --package --with --extra --group --only-group -e --environment
+    """.split()
+)
+_WORD = re.compile(r"[A-Za-z_./~][\w./~@+-]*\Z", re.ASCII)  # may name a program
+
+
+def beginning(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Return what starts ranks at the beginning of a command, () for none, and the words behind."""
+    name, rest = os.path.basename(words[0]), list(words[1:])
+    if PYTHONS.match(name):
+        name = "python"
+        while len(rest) > 1 and rest[0] != "-m" and rest[0].startswith("-"):
+            del rest[0]  # an option of Python: -u
+    found = (name, *rest[:2])
+    for start in (*STARTERS, *OWN_LAUNCHERS):
+        if found[: len(start)] == start and not _is_one_rank(start, rest):
+            return start, rest[len(start) - 1 :]
+    return (), []
+
+
+def _is_one_rank(start: tuple[str, ...], words: list[str]) -> bool:
+    """Return whether the options of a program with a launcher of its own keep it from starting."""
+    if start == ("tune", "run"):
+        return not words[1:] or not words[1].startswith("-")
+    text = " ".join(words).replace("=", " ")
+    return start == ("axolotl", "train") and bool(re.search("--launcher python|--no-accel", text))
+
+
+def place(words: Sequence[str]) -> int:
+    """Return where a command names what starts ranks; 0 also where it names nothing like that."""
+    tool, before = os.path.basename(words[0]), ""
+    if tool not in AROUND:
+        return 0
+    for index, word in enumerate(words[1:], 1):
+        is_value = before in _NAMES
+        if not is_value and beginning(words[index:])[0]:
+            return index
+        if not is_value and os.path.basename(word) in AROUND:
+            further = place(words[index:])
+            return index + further if further else 0
+        may_be_value = before.startswith("-") and before != "--" and "=" not in before
+        is_python = word.endswith(".py") or bool(PYTHONS.match(os.path.basename(word)))
+        is_program = _WORD.match(word) and word not in _SUBCOMMANDS and not may_be_value
+        if is_program or (is_python and not is_value) or (tool, word) == ("uv", "-m"):
+            return 0  # what follows are the program's own arguments
+        before = word
+    return 0
