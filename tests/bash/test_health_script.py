@@ -65,6 +65,14 @@ def test_a_disk_that_takes_no_file_is_a_problem(tmp_path: Path) -> None:
     assert problem(tmp_path, KIT_SCRATCH="/proc/self").startswith("cannot write to /proc/self: ")
 
 
+def test_a_folder_on_the_disk_that_nobody_has_made_yet_is_made_and_is_no_problem(tmp_path: Path) -> None:
+    """A profile may name it by $USER."""
+    own = tmp_path / "scratch/ada"
+    assert problem(tmp_path, KIT_SCRATCH=str(own)) == ""
+    assert own.stat().st_mode & 0o777 == 0o700 and list(own.iterdir()) == []
+    assert problem(tmp_path, KIT_SCRATCH="/proc/self/ada") == "cannot write to /proc/self/ada: No such file or directory"
+
+
 def test_a_full_disk_that_takes_a_file_without_a_byte_is_a_problem(tmp_path: Path) -> None:
     env = environment(KIT_HEALTH="quick", KIT_GPUS_PER_NODE="0", KIT_SCRATCH=str(tmp_path), KIT_RUN_DIR=str(SCRIPTS))
     done = bash(f"trap '' XFSZ; ulimit -f 0\n{PROBLEM}", env=env)

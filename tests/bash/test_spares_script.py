@@ -27,7 +27,7 @@ def check(
     folder: Path, *masters: str, free_mb: str = "echo 99999", gpus: int = 0, shown: str = "", port: object = 1, health: str = "", **variables: str
 ) -> str:
     """What node n2 answers, of its own disk and GPUs and of these masters."""
-    scratch = str(folder) if health else "/scratch"
+    scratch = str(folder / "scratch")
     stub(
         folder / "bin",
         "df",
@@ -46,13 +46,23 @@ def check(
     ("free_mb", "problem"),
     [
         ("echo 1024", ""),
-        ("echo 1023", "has 1023 MB free in /scratch, less than 1024"),
-        ("echo 0", "has 0 MB free in /scratch, less than 1024"),
-        ("exit 1", "has 0 MB free in /scratch, less than 1024"),  # the disk is gone
+        ("echo 1023", "has 1023 MB free in {scratch}, less than 1024"),
+        ("echo 0", "has 0 MB free in {scratch}, less than 1024"),
+        ("echo 'df: /scratch: Input/output error' >&2; exit 1", "cannot use {scratch}: Input/output error"),  # the disk is gone
     ],
 )
 def test_a_node_whose_disk_is_full_says_so(free_mb: str, problem: str, tmp_path: Path) -> None:
-    assert check(tmp_path, free_mb=free_mb) == f"n2||{problem}\n"
+    scratch = tmp_path / "scratch"
+    assert check(tmp_path, free_mb=free_mb) == f"n2||{problem.format(scratch=scratch)}\n"
+
+
+def test_a_folder_on_the_nodes_disk_that_nobody_has_made_yet_is_made_and_makes_no_node_bad(tmp_path: Path) -> None:
+    """A profile may name it by $USER."""
+    assert check(tmp_path, free_mb=f"[[ -d {tmp_path}/scratch ]] || exit 1; echo 1024") == "n2||\n"
+    assert (tmp_path / "scratch").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/scratch").touch()
+    assert check(tmp_path / "taken") == f"n2||cannot use {tmp_path}/taken/scratch: File exists\n"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
 source "${KIT_RUN_DIR}/lib/gpus.sh"
 source "${KIT_RUN_DIR}/lib/xids.sh"
 source "${KIT_RUN_DIR}/lib/clocks.sh"
+source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 readonly KIT_ANSWER_S=20   # for the site's program to answer; with spares, KIT_ANSWER_TIMEOUT_S is for everything
 readonly KIT_QUERY_S=10    # for nvidia-smi to answer, once it has listed the GPUs
@@ -56,7 +57,7 @@ health::last_line() { { grep -v '^[[:space:]]*$' || true; } | tail -n 1 | tr '|\
 
 health::look_at_disk() {
   local probe said
-  if probe="$(mktemp "${KIT_SCRATCH:-/tmp}/.kit-health.XXXXXX" 2>&1)"; then
+  if probe="$({ scratch::make_place && mktemp "${KIT_SCRATCH:-/tmp}/.kit-health.XXXXXX"; } 2>&1)"; then
     said="$(printf x 2>&1 >"${probe}")" || true # a full disk takes an empty file
     rm -f -- "${probe}"
   else

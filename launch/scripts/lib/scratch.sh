@@ -10,6 +10,9 @@ scratch::make() {
     kit::die "${KIT_MINE} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
 }
 
+# scratch::make_place - makes the folder that is to hold it, if need be: a profile may name one of each user's, with $USER.
+scratch::make_place() { (umask 077 && mkdir -p -- "${KIT_SCRATCH:-/tmp}"); }
+
 # scratch::need FOLDER BYTES WHAT - ends the job if WHAT does not fit there.
 scratch::need() {
   local -r folder="$1" what="$3"

@@ -5,6 +5,7 @@
 source "${KIT_RUN_DIR}/lib/network.sh"
 source "${KIT_RUN_DIR}/lib/gpus.sh"
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
+source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 # The longest that a node may take to answer. It covers the start of the step; the checks take less than a second, but nvidia-smi
 # may take up to KIT_GPUS_TIMEOUT_S where the driver is not kept loaded, and `health` calls it several times.
@@ -177,8 +178,8 @@ spares::may_be_late() { [[ -z "${deaf["$1"]+answered}" ]] && ((${#deaf[@]} == 1)
 
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
 spares::answer() {
-  local master problem='' unreached
-  local -i free_mb
+  local -r place="${KIT_SCRATCH:-/tmp}"
+  local master problem='' unreached free_mb
   export KIT_EVENTS="${KIT_LOG_DIR:+${KIT_LOG_DIR}/events/${SLURMD_NODENAME:-${HOSTNAME}}.jsonl}"
   unreached="$(
     for master in "$@"; do # at the same time
@@ -186,9 +187,10 @@ spares::answer() {
     done
     wait
   )"
-  free_mb="$(df --output=avail --block-size=1M -- "${KIT_SCRATCH:-/tmp}" 2>/dev/null | tail -n 1)" || free_mb=0
-  if ((free_mb < KIT_DISK_MB)); then
-    problem="has ${free_mb} MB free in ${KIT_SCRATCH:-/tmp}, less than ${KIT_DISK_MB}"
+  if ! free_mb="$({ scratch::make_place && df --output=avail --block-size=1M -- "${place}"; } 2>&1 | tail -n 1)"; then
+    problem="cannot use ${place}: ${free_mb##*: }"
+  elif ((free_mb < KIT_DISK_MB)); then
+    problem="has ${free_mb// /} MB free in ${place}, less than ${KIT_DISK_MB}"
   elif [[ "${KIT_HEALTH:-}" == quick ]] && health::is_due; then
     : # it lists the GPUs itself, and one listing may take most of the time
   elif ((KIT_GPUS_PER_NODE > 0)) && command -v nvidia-smi >/dev/null; then
