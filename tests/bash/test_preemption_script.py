@@ -148,8 +148,10 @@ def test_without_a_folder_of_checkpoints_the_number_of_attempts_alone_bounds_the
     assert "this run was started again 2 times" in done[-1].stderr
 
 
-def test_near_its_time_limit_a_program_without_signals_is_requeued_when_its_checkpoint_is_whole(tmp_path: Path) -> None:
-    writes = "mkdir -p out; echo up; for ((i = 0; i < 16; i++)); do echo part >>out/model; sleep 0.5; done; echo whole >>out/model; "
+@pytest.mark.parametrize("says", ["", "step 5"])  # of the checkpoint before
+def test_near_its_time_limit_a_program_without_signals_is_requeued_when_its_checkpoint_is_whole(says: str, tmp_path: Path) -> None:
+    writes = f"echo '{says}' >\"${{KIT_PROGRESS}}\"; " if says else ""
+    writes += "mkdir -p out; echo up; for ((i = 0; i < 16; i++)); do echo part >>out/model; sleep 0.5; done; echo whole >>out/model; "
     run = run_dir(
         tmp_path, writes + "until [[ -e go ]]; do sleep 0.1; done; echo ended", launcher="srun", on_preempt="requeue", checkpoints=str(tmp_path / "out")
     )
@@ -161,7 +163,8 @@ def test_near_its_time_limit_a_program_without_signals_is_requeued_when_its_chec
     (tmp_path / "go").touch()  # Slurm would end the ranks
     last = process.communicate(timeout=60)[1].splitlines()[-1]
     assert (process.returncode, (run / "at-requeue").read_text()) == (AGAIN, "whole\n")
-    assert re.fullmatch(rf"kit: local0: the time limit is near, progress: {tmp_path}/out/model, 20\S+; Slurm starts this job again", last), last
+    progress = says or rf"{tmp_path}/out/model, 20\S+"
+    assert re.fullmatch(rf"kit: local0: the time limit is near, progress: {progress}; Slurm starts this job again", last), last
     until(lambda: logs(run)["rank0.out"] == "up\nended\n", 60)  # it was sent nothing
 
 
