@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from accelerate.utils import broadcast_object_list
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -111,7 +112,9 @@ def main():
     )
     trainer = Trainer(model, arguments, train_dataset=make_data(), callbacks=[stop])
     trainer.remove_callback(PrinterCallback)  # on_log above says the same, with the step
-    trainer.train(resume_from_checkpoint=newest(args.checkpoints))
+    # Rank 0 decides: a network file system may show a new folder late to some.
+    (begin,) = broadcast_object_list([newest(args.checkpoints)])
+    trainer.train(resume_from_checkpoint=begin)
     if dist.is_initialized():
         # On CPUs the last tensors are Gloo's threads' for a moment longer: see leave() in train/ranks.py.
         last_barrier = dist.barrier(async_op=True)
