@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,39 @@ def test_a_program_goes_on_when_asked_for_a_checkpoint_and_when_a_rank_is_killed
             assert (min(after) - 1) % SAVE_EVERY == 0 and len(set(before) & set(after)) <= most
             assert "starting all ranks again: restart 1 of 3" in said
     assert "all ranks ended well" in said
+
+
+# Stands for a checkpoint's folder on another file system than TMPDIR: whoever copies the third file there is killed half way.
+KILLED = """
+import os, runpy, shutil, signal, sys
+copy, copied = shutil.copyfile, []
+def copy_half(source, target, **more):
+    copied.append(target)
+    if len(copied) == 3:
+        content = open(source, "rb").read()
+        with open(target, "wb") as file:
+            file.write(content[: len(content) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return copy(source, target, **more)
+shutil.copyfile = copy_half
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_kill_in_the_midst_of_a_checkpoint_leaves_lightning_the_one_before(start_loaded, tmp_path: Path) -> None:
+    """Lightning moves it from TMPDIR, which is a copy where the folder is on another file system."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        if os.stat(folder).st_dev == os.stat(tmp_path).st_dev:
+            pytest.skip("/dev/shm is on the disk")
+        (tmp_path / "killed.py").write_text(KILLED)
+        program = FOLDER / "lightning/train.py"
+        words = ["--batch-size", "512", "--epochs", "2", "--save-every", "3", "--checkpoints", folder]
+        env = {"TMPDIR": str(tmp_path)}
+        killed = start_loaded(tmp_path / "killed.py", program, *words, env=env).finish(timeout_s=300)
+        assert killed.codes == [-signal.SIGKILL] and killed.lines("step ")[-1].startswith("step 9 "), killed.stderr
+        again = start_loaded(program, *words, env=env).finish(timeout_s=300)
+        assert again.codes == [0] and again.lines("step ")[0].startswith("step 7 "), again.stderr
 
 
 # Runs a program as it is, but for a signal to its first rank when that has said that it has done this step.

@@ -86,13 +86,17 @@ class Checkpoints(Callback):
         self.save_if_due(trainer)
 
     def save_if_due(self, trainer):
-        if self.is_due:
-            trainer.save_checkpoint(self.file)
-            self.is_due = False
-
-    def on_save_checkpoint(self, trainer, module, checkpoint):
-        if trainer.is_global_zero and "KIT_PROGRESS" in os.environ:
-            Path(os.environ["KIT_PROGRESS"]).write_text(f"step {trainer.global_step}\n")
+        if not self.is_due:
+            return
+        # Under another name first: Lightning moves it from $TMPDIR, which is a copy where that is on another file system.
+        part = self.file.with_name("last.ckpt.part")
+        trainer.save_checkpoint(part)
+        if trainer.is_global_zero:
+            part.replace(self.file)
+            if "KIT_PROGRESS" in os.environ:
+                Path(os.environ["KIT_PROGRESS"]).write_text(f"step {trainer.global_step}\n")
+        trainer.strategy.barrier()  # nobody goes on before the file is there
+        self.is_due = False
 
 
 def make_data():
