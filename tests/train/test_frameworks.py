@@ -138,6 +138,47 @@ def test_a_program_goes_on_when_asked_for_a_checkpoint_and_when_a_rank_is_killed
     assert "all ranks ended well" in said
 
 
+# Stands in for Ray with one worker: the result has the metrics of the newest checkpoint, of whichever start, as Ray 2.60 builds it.
+RAY = """
+import contextlib, json, pathlib, runpy, shutil, sys, types
+newest = pathlib.Path("newest")
+def report(metrics, checkpoint=None):
+    if checkpoint:
+        shutil.copytree(checkpoint, newest, dirs_exist_ok=True)
+        (newest / "metrics").write_text(json.dumps(metrics))
+class TorchTrainer:
+    def __init__(self, train, train_loop_config, **_):
+        self.fit_one = lambda: train(train_loop_config)
+    def fit(self):
+        self.fit_one()
+        return types.SimpleNamespace(metrics=json.loads((newest / "metrics").read_text()) if newest.exists() else None)
+ray, train, torch = (types.ModuleType(name) for name in ("ray", "ray.train", "ray.train.torch"))
+for module in (ray, train, torch):
+    sys.modules[module.__name__] = module
+ray.train, train.torch, train.report = train, torch, report
+train.CheckpointConfig = train.RunConfig = train.ScalingConfig = lambda **_: None
+train.Checkpoint = types.SimpleNamespace(from_directory=lambda folder: folder)
+train.get_checkpoint = lambda: types.SimpleNamespace(as_directory=lambda: contextlib.nullcontext(newest)) if newest.exists() else None
+train.get_context = lambda: types.SimpleNamespace(get_world_rank=lambda: 0)
+torch.TorchTrainer, torch.prepare_model, torch.prepare_data_loader = TorchTrainer, lambda model: model, lambda loader: loader
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("epochs", [2, 1])
+def test_rays_training_that_was_asked_to_stop_is_finished_by_the_next_start(epochs: int, start_loaded, tmp_path: Path, monkeypatch) -> None:
+    """It comes to no other checkpoint before its end; or was asked after its last step."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "with_ray.py").write_text(RAY)
+    (tmp_path / "asked").touch()
+    words = ["with_ray.py", FOLDER / "ray/train.py", "--batch-size", "4096", "--epochs", epochs, "--save-every", "50"]
+    asked = start_loaded(*words, env={"KIT_CHECKPOINT_FILE": "asked"}).finish(timeout_s=300)
+    assert (asked.codes, len(asked.lines("step "))) == ([75], 1), asked.stderr
+    again = start_loaded(*words).finish(timeout_s=300)
+    assert (again.codes, len(again.lines("step "))) == ([0], epochs - 1), again.stderr
+
+
 # Stands for a checkpoint's folder on another file system than TMPDIR: whoever copies the third file there is killed half way.
 KILLED = """
 import os, runpy, shutil, signal, sys

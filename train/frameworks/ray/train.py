@@ -115,6 +115,8 @@ def train(config):
                 save(model, optimizer, step, {"loss": loss.item(), "stopped": stop})
             if stop:
                 return
+    # Ray's result has what was reported with the newest checkpoint, perhaps by a start before that was asked to stop.
+    save(model, optimizer, step, {"stopped": False})
 
 
 def main():
