@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable
 
@@ -150,6 +152,24 @@ def test_a_job_is_loaded_and_rendered_without_slurm(tmp_path: Path, monkeypatch:
     folder = kit.render("train.py", output="made", processes_per_node=2)
     assert folder == tmp_path / "made" and (folder / "run_script.sh").is_file()
     assert not history.runs() or folder.name not in {run.name for run in history.runs()}
+    assert silent()
+
+
+def test_threads_that_call_at_one_moment_get_a_folder_each(job: Path, monkeypatch: pytest.MonkeyPatch, silent) -> None:
+    """As ThreadPoolExecutor.map in a notebook: all have chosen a folder before the first of them is there."""
+    all_have_chosen, write = threading.Barrier(3, timeout=60), run_dir.write
+
+    def write_together(plan: object) -> Path:
+        all_have_chosen.wait()
+        return write(plan)
+
+    monkeypatch.setattr(run_dir, "write", write_together)
+    with ThreadPoolExecutor(3) as pool:
+        folders = list(pool.map(lambda nodes: kit.render("job.yaml", name="lr", nodes=nodes), (1, 2, 3)))
+        assert [run_dir.load(folder)["plan"].layout.nodes for folder in folders] == [1, 2, 3]
+        of_one_folder = [pool.submit(kit.render, "job.yaml", output="one") for _ in range(3)]
+    problems = [str(error) for call in of_one_folder if (error := call.exception())]
+    assert problems == [f"kit: {job.parent}/one already exists\n  fix: name another folder, or remove it"] * 2
     assert silent()
 
 

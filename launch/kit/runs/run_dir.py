@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,8 +36,10 @@ _UNFINISHED = r"(?s)\.kit-.{1,40}\.[a-z0-9_]{8}"
 def choose(name: str) -> Path:
     """Return a new path below ./runs, named after the job and the time."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "job"
-    # The process id tells apart what a loop submits in one second; the number, what a program does.
-    stem = Path.cwd() / RUNS / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}"
+    # The thread's id, of the main thread the process's, tells apart what a loop submits in one
+    # second, and threads at one moment; the number, what a thread submits one after the other.
+    caller = f"{threading.get_native_id():x}"
+    stem = Path.cwd() / RUNS / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}-{caller}"
     places = (
         stem.with_name(f"{stem.name}{end}") for end in ("", *map("-{}".format, range(2, 1000)))
     )
@@ -106,6 +110,8 @@ def make(place: Path) -> Iterator[Path]:
             remove.tree(unfinished, _UNFINISHED)
         if not isinstance(error, OSError):
             raise
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):  # another call was faster
+            raise _taken(place) from None
         fix = "free space or quota: df -h, quota -s"
         raise KitError(f"cannot write {place}: {error.strerror}", fix) from None
 
@@ -114,9 +120,9 @@ def _begin(place: Path) -> Path:
     try:
         is_empty = place.is_dir() and not any(place.iterdir())
         if place.is_symlink() or (place.exists() and not is_empty):
-            raise UsageError(f"{place} already exists", "name another folder, or remove it")
+            raise _taken(place)
         if place.parent.name == RUNS and not place.parent.exists():
-            place.parent.mkdir(parents=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(OSError):  # git need not know the runs
                 (place.parent / ".gitignore").write_text("*\n", encoding="ascii")
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +133,10 @@ def _begin(place: Path) -> Path:
             f"cannot write below {place.parent}: {error.strerror}",
             "start from a folder that you can write to, on a file system that every node sees",
         ) from None
+
+
+def _taken(place: Path) -> UsageError:
+    return UsageError(f"{place} already exists", "name another folder, or remove it")
 
 
 def _new_folder(place: Path) -> Path:
