@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from kit import slurm
+from kit.slurm import client
 
 pytestmark = pytest.mark.tame
 
@@ -157,3 +159,25 @@ def test_states_are_read_from_scontrol(line: str, state: str, code: int, active:
 def test_a_job_that_slurm_has_forgotten_is_none(stub) -> None:
     stub("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert slurm.state("5") is None
+
+
+def test_a_thread_asks_its_own_cluster_while_another_asks_a_second_one() -> None:
+    """As two runs that a program waits for, each in a thread of its own."""
+    begun, other_asks, other_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def ask_the_other() -> None:
+        begun.wait(60)
+        with slurm.at("clusterB"):
+            other_asks.set()
+            other_ended.wait(60)
+
+    other = threading.Thread(target=ask_the_other)
+    other.start()
+    with slurm.at("clusterA"):
+        begun.set()
+        assert other_asks.wait(60)
+        found = client.of_cluster("squeue", "--me")
+    other_ended.set()
+    other.join()
+    assert found == ["squeue", "--clusters=clusterA", "--me"]
+    assert client.of_cluster("squeue", "--me") == ["squeue", "--me"]

@@ -8,6 +8,7 @@ import pwd
 import re
 import subprocess
 from collections.abc import Collection, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Optional
 
@@ -16,7 +17,8 @@ from kit.base.errors import KitError
 PATIENCE_S = 120.0  # for a command of Slurm
 
 # The cluster to ask, of those that this Slurm knows; "" is its own, None those of SLURM_CLUSTERS.
-_cluster: Optional[str] = None
+# Each thread of a program that calls kit has its own.
+_cluster: ContextVar[Optional[str]] = ContextVar("_cluster", default=None)
 # Variables that choose among a machine's GPUs; the last one is Intel's.
 _GPU_CHOICE = (
     "CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL"
@@ -33,22 +35,23 @@ def at(cluster: Optional[str]) -> Iterator[None]:
     With "", ask Slurm's own cluster, whatever SLURM_CLUSTERS in the environment says: other
     clusters have jobs of the same numbers.
     """
-    global _cluster
-    before, _cluster = _cluster, cluster
+    before = _cluster.set(cluster)
     try:
         yield
     finally:
-        _cluster = before
+        _cluster.reset(before)
 
 
 def of_cluster(*command: str) -> list[str]:
     """Return a command that asks about jobs, with the cluster that they are on."""
-    return [command[0], *([f"--clusters={_cluster}"] if _cluster else []), *command[1:]]
+    cluster = _cluster.get()
+    return [command[0], *([f"--clusters={cluster}"] if cluster else []), *command[1:]]
 
 
 def names_clusters() -> bool:
     """Return whether clusters were chosen: squeue then names each before its jobs."""
-    return bool(os.environ.get("SLURM_CLUSTERS") if _cluster is None else _cluster)
+    cluster = _cluster.get()
+    return bool(os.environ.get("SLURM_CLUSTERS") if cluster is None else cluster)
 
 
 class Unsure(KitError):
@@ -146,7 +149,7 @@ def run(
     """
     env = {**environment(), **(variables or {})}
     env = {name: value for name, value in env.items() if name not in without}
-    if _cluster == "" and command[0] in _OF_JOBS:
+    if _cluster.get() == "" and command[0] in _OF_JOBS:
         env.pop("SLURM_CLUSTERS", None)
     try:
         return subprocess.run(
