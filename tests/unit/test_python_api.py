@@ -16,6 +16,7 @@ from typing import Callable
 import kit
 import pytest
 from kit.files import safe_read
+from kit.plan import program
 from kit.remote import records
 from kit.runs import history, run_dir
 from kit.slurm import Unsure
@@ -171,6 +172,30 @@ def test_threads_that_call_at_one_moment_get_a_folder_each(job: Path, monkeypatc
     problems = [str(error) for call in of_one_folder if (error := call.exception())]
     assert problems == [f"kit: {job.parent}/one already exists\n  fix: name another folder, or remove it"] * 2
     assert silent()
+
+
+def test_threads_that_check_programs_leave_the_callers_filter_of_warnings(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps one filter for all threads: who left last would put back the one that ignores all."""
+    first_is_in, second_is_in, first_has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def compile_slowly(_source: bytes, path: str, *_words: object, **_options: object) -> None:
+        mine, other = (first_is_in, second_is_in) if path.endswith("first.py") else (second_is_in, first_has_ended)
+        mine.set()
+        other.wait(2)
+        warnings.warn("invalid escape sequence", SyntaxWarning, stacklevel=1)
+
+    monkeypatch.setattr(program, "compile", compile_slowly, raising=False)
+    (job.parent / "first.py").touch()
+    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
+        warnings.simplefilter("error")
+        before = list(warnings.filters)
+        first = pool.submit(kit.render, "job.yaml", output="one", command="first.py")
+        assert first_is_in.wait(60)
+        second = pool.submit(kit.render, "job.yaml", output="two")
+        first.result()
+        first_has_ended.set()
+        second.result()
+        assert warnings.filters == before
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ STARTS = ("spawn", "start_processes")
 PYTHONS = ("python", "python3")
 STARTED_ONCE = ("spawn", "ray")  # launchers that start a program once on a node
 MOST = 1 << 20  # bytes of a program that are read
+# Held while Python's filter of warnings is changed, which all threads share.
+_FILTERING = threading.Lock()
 # A program that reads one of these knows other launchers, too.
 TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
 
@@ -135,8 +138,9 @@ def _check_syntax(script: str, path: str, problems: Problems) -> None:
     """Warn of a syntax error. The job's Python may be newer than kit's, and know more."""
     try:
         source = safe_read.start(path, MOST + 1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of compile, about the program's strings
+        with _FILTERING, warnings.catch_warnings():
+            for kind in (SyntaxWarning, DeprecationWarning):  # of compile, about its strings
+                warnings.simplefilter("ignore", kind)
             compile(source if len(source) <= MOST else b"", path, "exec", dont_inherit=True)
     except SyntaxError as error:
         known = ".".join(map(str, sys.version_info[:2]))
