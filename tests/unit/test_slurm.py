@@ -126,6 +126,7 @@ def test_the_variables_of_a_job_around_it_do_not_reach_sbatch(stub, kit, tmp_pat
         (("--slurm", "mem=4G", "--slurm", "switches=1"), "MEM_PER_CPU MEM_PER_NODE MEM_PER_GPU REQ_SWITCH WAIT4SWITCH", "GPUS"),
         (("--gpus-per-node", "1"), "GPUS GPUS_PER_NODE GPUS_PER_TASK", "GRES"),
         (("--array", "0-1"), "ARRAY_INX WAIT", "CLUSTERS"),
+        (("--runtime", "none"), "EXPORT", "GET_USER_ENV"),
     ],
 )
 @pytest.mark.parametrize("test_only", [False, True])

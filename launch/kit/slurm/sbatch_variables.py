@@ -42,8 +42,10 @@ def name(option: str) -> str:
 def overridden(options: Options) -> set[str]:
     """Return the variables that sbatch must not see, for the script has options in their place."""
     # SBATCH_CLUSTERS stays, since kit records it and looks for the job there. These go: kit would
-    # take an array for one job, miss errors in its log, and take a wait for a lost answer.
-    named = [*(option for option in options if option != "clusters"), "array", "error", "wait"]
+    # take an array for one job, miss errors in its log, and take a wait for a lost answer; and a
+    # job without a container would lack the venv and the modules of the shell.
+    own = (option for option in options if option != "clusters")
+    named = [*own, "array", "error", "export", "wait"]
     found = {variable for option in named for variable in _names(option)}
     for alternatives in _ALTERNATIVES:
         if any(option in options for option in alternatives):
