@@ -531,6 +531,7 @@ def test_a_job_that_may_not_have_every_node_does_not_fail_for_it(places: str, no
         ({"reservation": "exam", "partition": "cpu"}, Wanted(), {"node3"}, False),
         ({"reservation": "software", "constraint": "h100"}, Wanted(), {"node2"}, True),
         ({"reservation": "unknown"}, Wanted(), {"node1", "node2"}, False),
+        ({"reservation": "software,course,repair"}, Wanted(), {"node3"}, False),  # the first that has nodes
     ],
 )
 def test_the_nodes_that_are_asked_and_whether_srun_is_told_the_constraint(
@@ -540,6 +541,37 @@ def test_the_nodes_that_are_asked_and_whether_srun_is_told_the_constraint(
     needs = Needs(slurm=places)
     assert rounds._choose(wanted, Cluster(needs, [])).keys() == asked
     assert ("constraint" in needs.slurm) == is_told
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ("exclude: node1", {"node2"}),
+        ("nodelist: 'node[1]', constraint: ib", {"node1"}),
+        ("nodelist: ./list-of-nodes", {"node1", "node2"}),  # Slurm reads it from the file
+        ("partition: other, reservation: exam, exclude: 'node[1-3]'", {"node5"}),
+    ],
+)
+@pytest.mark.parametrize("of", ["job", "site"])
+def test_nodes_that_the_job_does_not_get_are_not_asked(options: str, asked: set[str], of: str, mixed: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(mixed))
+    monkeypatch.chdir(tmp_path)
+    command = "command: sort\nlauncher: srun\nruntime: none\n" if of == "job" else ""
+    (tmp_path / f"{of}.yaml").write_text(f"{command}slurm: {{{options}}}\n")
+    wanted = Wanted("job.yaml") if of == "job" else Wanted(options={"cluster": "./site.yaml"})
+    needs, _ = rounds._asked(wanted, on_slurm=True)
+    assert rounds._choose(wanted, Cluster(needs, [])).keys() == asked
+    assert not {"exclude", "nodelist"} & needs.slurm.keys()  # srun is told the nodes' names
+
+
+@pytest.mark.parametrize(("nodes", "asked"), [("1", {"node2"}), ("2", {"node1", "node2"}), ("1-2", {"node1", "node2"})])
+def test_a_job_of_more_nodes_than_its_list_may_have_others_too(nodes: str, asked: set[str], mixed: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(mixed))
+    monkeypatch.chdir(tmp_path)
+    elastic = "elastic: true\nmax_restarts: 1\n" if "-" in nodes else ""
+    (tmp_path / "job.yaml").write_text(f"command: sort\nruntime: none\nnodes: {nodes}\n{elastic}slurm: {{nodelist: node2}}\n")
+    needs, _ = rounds._asked(Wanted("job.yaml"), on_slurm=True)
+    assert rounds._choose(Wanted("job.yaml"), Cluster(needs, [])).keys() == asked
 
 
 @pytest.mark.parametrize(

@@ -53,19 +53,24 @@ def all_nodes() -> list[NodeFacts]:
 
 
 class Reservation(NamedTuple):
+    name: str
     nodes: list[str]
     partition: str  # of a job in it that names none; may be empty
 
 
-def reservation(name: str) -> Reservation:
-    """Return a reservation; without nodes if it has none, as one of licenses, or is unknown."""
+def reservation(names: str) -> Reservation:
+    """Return the first reservation of a list that has nodes, as one of licenses has not.
+
+    Where none has, return the first that Slurm knows; one without nodes where it knows none.
+    """
+    known: dict[str, Reservation] = {}
     for line in client.ask(["scontrol", "show", "reservation", "--oneliner"]).splitlines():
         line = line.replace("=(null)", "=")
         facts = dict(re.findall(r"(?:^| )(ReservationName|Nodes|PartitionName)=(\S*)", line))
-        if facts.get("ReservationName") == name:
-            nodes = hostlist.expand(facts.get("Nodes", ""))
-            return Reservation(nodes, facts.get("PartitionName", ""))
-    return Reservation([], "")
+        name, nodes = facts.get("ReservationName", ""), hostlist.expand(facts.get("Nodes", ""))
+        known[name] = Reservation(name, nodes, facts.get("PartitionName", ""))
+    found = [known[name] for name in names.split(",") if name in known]
+    return next((item for item in found if item.nodes), (found or [Reservation(names, [], "")])[0])
 
 
 def down_nodes(nodes: str) -> list[str]:

@@ -54,6 +54,8 @@ class Needs:
     path: str = ""  # the job's own PATH
     is_set_up: bool = False  # True where lines of the job, or what it mounts, may bring a program
     slurm: dict[str, str] = field(default_factory=dict)  # options that decide where the job runs
+    nodelist: str = ""  # the nodes that the job gets; empty where it may get others, too
+    exclude: str = ""  # nodes that it does not get
     config: dict[str, str] = field(default_factory=dict)  # of Slurm
     named: bool = False  # True where the nodes were asked for by name
 

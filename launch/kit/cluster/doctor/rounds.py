@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Optional
@@ -89,7 +90,9 @@ def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Needs, Optional[Plan]]:
     problems.raise_if_any()
     options = {**site.slurm, **places}
     asked = Needs(runtime=runtime, scratch=site.scratch, folder=os.getcwd())
-    asked.slurm = {name: str(item.value) for name, item in options.items() if name in PLACES}
+    texts = {name: str(item.value) for name, item in options.items()}
+    asked.slurm = {name: text for name, text in texts.items() if name in PLACES}
+    asked.nodelist, asked.exclude = _whole_list(texts), texts.get("exclude", "")
     asked.interfaces = site.env.get("NCCL_SOCKET_IFNAME", "")
     return asked, None
 
@@ -118,12 +121,21 @@ def _of_plan(plan: Plan) -> Needs:
         uses_tcp=env.get("NCCL_NET", "").lower() == "socket" or env.get("NCCL_IB_DISABLE") == "1",
         job=layout.name,
         slurm={name: header[name] for name in PLACES if name in header},
+        nodelist=_whole_list(header),
+        exclude=header.get("exclude", ""),
         program=_program(plan),
         needs_python=is_torchrun or _is_python(plan.program.command[0]),
         module="torch" if is_torchrun else program.imported(plan.program.command, plan.view),
         path=env.get("PATH", ""),
         is_set_up=_is_set_up(plan, env.get("PATH", "")),
     )
+
+
+def _whole_list(options: Mapping[str, str]) -> str:
+    """Return the nodelist of a job that gets no other nodes; empty where it may get more."""
+    most = int(options.get("nodes", "1").rpartition("-")[2])
+    listed = options.get("nodelist", "")
+    return listed if len(hostlist.expand(listed)) >= most else ""
 
 
 def _is_set_up(plan: Plan, path: str) -> bool:
@@ -191,19 +203,18 @@ def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
 def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
     """Put the nodes into `cluster`, and return {name: address} of those to ask."""
     places, known = cluster.asked.slurm, slurm.all_nodes()
-    constraint, name = places.get("constraint", ""), places.get("reservation")
-    reservation = slurm.reservation(name) if name else slurm.Reservation([], "")
+    constraint, names = places.get("constraint", ""), places.get("reservation")
+    reservation = slurm.reservation(names) if names else slurm.Reservation("", [], "")
     if wanted.nodelist:
         cluster.asked.named = True
         known = _named(wanted.nodelist, known)
     else:
-        partition = places.get("partition") or reservation.partition or slurm.default_partition()
+        if names:  # one job in several reservations would have nodes of one alone
+            places["reservation"] = reservation.name
         known = [
             node
-            for node in known
-            if (not partition or set(node.partitions) & set(partition.split(",")))
-            and (not reservation.nodes or node.name in reservation.nodes)
-            and _may_get(node.features, constraint)
+            for node in _that_it_may_get(cluster.asked, reservation, known)
+            if _may_get(node.features, constraint)
         ]
     cluster.nodes = [
         Node(
@@ -229,6 +240,24 @@ def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
     ):
         del places["constraint"]  # else Slurm might refuse the nodes, which are named
     return {node.name: node.address for node in chosen}
+
+
+def _that_it_may_get(
+    asked: Needs, reservation: slurm.Reservation, known: list[slurm.NodeFacts]
+) -> list[slurm.NodeFacts]:
+    """Return the nodes that a job may get by its partition, reservation, nodelist and exclude."""
+    partition = asked.slurm.get("partition") or reservation.partition or slurm.default_partition()
+    own, not_own = {*hostlist.expand(asked.nodelist)}, {*hostlist.expand(asked.exclude)}
+    if not own <= {node.name for node in known}:
+        own = set()  # Slurm reads the list from a file
+    return [
+        node
+        for node in known
+        if (not partition or set(node.partitions) & set(partition.split(",")))
+        and (not reservation.nodes or node.name in reservation.nodes)
+        and (not own or node.name in own)
+        and node.name not in not_own
+    ]
 
 
 def _named(nodelist: str, known: list[slurm.NodeFacts]) -> list[slurm.NodeFacts]:
