@@ -995,6 +995,54 @@ def test_a_controller_that_is_away_for_a_moment_does_not_end_the_watch(fake: Scr
     assert re.findall(rf"^{job_id}  train  (\w+)", out, re.MULTILINE) == ["PENDING", "PENDING", "COMPLETED"]
 
 
+@pytest.mark.parametrize(
+    ("end_s", "silent_s", "code", "shown"),
+    [
+        (50, 35, 0, ["RUNNING", "UNKNOWN", "UNKNOWN", "UNKNOWN", "COMPLETED", "COMPLETED"]),
+        (10, 35, 0, ["RUNNING", "UNKNOWN", "COMPLETED"]),  # then no other one is asked, and kit shows the error alone
+        (10, 9999, 1, ["RUNNING", "UNKNOWN"]),
+    ],
+)
+def test_a_cluster_that_is_silent_while_another_answers_does_not_end_the_watch(
+    end_s: int, silent_s: int, code: int, shown: list[str], fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir(), there.mkdir()
+    noted_run(here, "x", 1, 1, "7", local=False)
+    history.add(replace(noted_run(there, "y", 1, 1, "8", local=False), cluster="gpu2", is_member=True))
+    clock = SimpleNamespace(now_s=0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.now_s += seconds
+        (fake.place / "jobs").write_text("")
+        fake.put("7", "COMPLETED" if clock.now_s >= end_s else "RUNNING", here)
+        fake.put("8", "COMPLETED", there)
+        fake.script("squeue", f'[[ "${{args}}" != *gpu2* || {clock.now_s:.0f} -ge {silent_s} ]] || exit 1; list')
+
+    fake.put("7", "RUNNING", here)
+    fake.put("8", "RUNNING", there)
+    monkeypatch.setattr("kit.cli.watch.time", SimpleNamespace(sleep=sleep, monotonic=lambda: clock.now_s))
+    monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
+    done, out, errors = call("status", "--watch")
+    assert (done, re.findall(r"^8 +y +(\w+)", out, re.MULTILINE)) == (code, shown), errors
+
+
+def test_a_watch_of_a_run_of_which_nobody_here_can_know_ends(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    history.add(replace(noted_run(tmp_path / "run", "x", 1, 1, "7", local=False), cluster="b"))
+    fake.put("7", "RUNNING", tmp_path / "run")
+    clock = SimpleNamespace(now_s=0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.now_s += seconds
+        (fake.place / "jobs").write_text("")
+
+    monkeypatch.setattr("kit.cli.watch.time", SimpleNamespace(sleep=sleep, monotonic=lambda: clock.now_s))
+    monkeypatch.delenv("KIT_FOLLOW_PERIOD_S", raising=False)
+    code, out, errors = call("status", "--watch")
+    assert (code, clock.now_s) == (0, 310.0) and "a job of the cluster b, and this is a: ask there" in out, errors
+
+
 def test_on_a_terminal_the_screen_is_cleared_before_each_new_status(fake: ScriptedSlurm, tmp_path: Path) -> None:
     fake.put("1001", "RUNNING", tmp_path / "run")
     environment = {**os.environ, "KIT_FOLLOW_PERIOD_S": "0.1", "TERM": "xterm"}

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -63,16 +64,37 @@ def status(
     """Show where runs are, why they wait, and how they ended."""
     refuse_together({"--watch": watch, "--json": as_json})
     query = functools.partial(_show_status, run, task, everywhere=everywhere)
-    goes_on, answered_s = query(as_json=as_json), time.monotonic()
-    while goes_on and watch:
+    going, answered_s = _going_on(query(as_json=as_json)), time.monotonic()
+    while going and watch:
         sys.stdout.flush()
         time.sleep(job_watch.period_s() * job_watch.IDLE)
         try:
-            goes_on, answered_s = query(clear=True), time.monotonic()
+            shown = query(clear=True)
         except KitError as error:  # controllers restart
             if error.exit_code != 1 or time.monotonic() - answered_s > job_watch.PATIENCE_S:
                 raise
             messages.note(error.problem)
+            continue
+        going = _going_on(shown, going)
+        if _going_on(shown):
+            answered_s = time.monotonic()
+        elif time.monotonic() - answered_s > job_watch.PATIENCE_S:
+            break
+
+
+def _going_on(shown: list[Status], before: Collection[str] = ()) -> set[str]:
+    """Return the folders of the runs that go on.
+
+    Of those that did `before`, a run of which nobody knows goes on, too: its cluster may be silent
+    for a moment, while another one answers.
+    """
+    return {
+        each.run.folder
+        for each in shown
+        if each.active
+        or each.state == "SUBMITTING"
+        or (each.state == "UNKNOWN" and each.run.folder in before)
+    }
 
 
 def _show_status(
@@ -82,8 +104,8 @@ def _show_status(
     everywhere: bool,
     clear: bool = False,
     as_json: bool = False,
-) -> bool:
-    """Print the status of a run, or of all recent ones; return True if any of them goes on."""
+) -> list[Status]:
+    """Print the status of a run, or of all recent ones, and return what was shown."""
     whole = run is not None or task is not None
     if whole:
         found, number = array_status.find(run, task)
@@ -103,7 +125,7 @@ def _show_status(
         print(messages.json_text(run_views.whole_json(shown[0])))
     else:
         run_views.show_one(shown[0])
-    return any(each.active or each.state == "SUBMITTING" for each in shown)
+    return shown
 
 
 def _of_here(found: list[Status], *, everywhere: bool) -> list[Status]:
