@@ -217,6 +217,21 @@ def test_a_program_that_only_the_nodes_may_have_is_not_refused(job: str, code: i
     assert (done.returncode, errors.startswith(said.replace("PROJECT", str(tmp_path))), bool(errors)) == (code, True, bool(said)), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "is_there", "fix"),
+    [
+        ("./train2", "train/", "looked for PROJECT/train2; relative paths start at the working directory"),
+        ("dat.py", "data.py/", "looked for PROJECT/dat.py; relative paths start at the working directory"),
+        ("./train.yaml2", "train.yaml", "did you mean 'train.yaml'?"),
+    ],
+)
+def test_no_folder_is_proposed_for_a_script_that_is_not_there(command: str, is_there: str, fix: str, kit_here, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / is_there).mkdir() if is_there.endswith("/") else (tmp_path / is_there).touch()
+    done = kit_here("run", command)
+    assert (done.code, done.err) == (2, f"kit: {command}: no such script: {command}\n  fix: {fix.replace('PROJECT', str(tmp_path))}\n")
+
+
 def test_a_run_is_repeated_without_its_program_where_only_the_nodes_have_it(tmp_path: Path) -> None:
     view = FileView((Mount("/nowhere", "/nowhere", False, "", on_nodes=True),), has_container=False, workdir=str(tmp_path))
     commands = (("/nowhere/train.py",), ("/opt/nowhere/run",), ("/other/train.py",), ("run",))

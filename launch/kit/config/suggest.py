@@ -28,12 +28,15 @@ def by_other_name(word: str, keys: Mapping[str, Key]) -> str:
     return next((key for key, facts in keys.items() if word in facts.other_names.split()), "")
 
 
-def neighbour(path: str, otherwise: str) -> str:
+def neighbour(path: str, otherwise: str, *, may_be_folder: bool = False) -> str:
     """Return the fix for a missing file: one in the same folder with nearly the same name."""
     folder, name = os.path.split(path)
     if name != name.strip("“”„‘’«»"):
         return "these are typographic quotes, which are part of the name: type plain ones, \" or '"
-    return did_you_mean(name, safe_read.names(folder or "."), otherwise, cutoff=0.75)
+    names = safe_read.names(folder or ".")
+    if not may_be_folder:
+        names = [other for other in names if not os.path.isdir(os.path.join(folder, other))]
+    return did_you_mean(name, names, otherwise, cutoff=0.75)
 
 
 OF_A_REGISTRY = re.compile(
@@ -71,4 +74,4 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
         "check the path; kit build makes one of a recipe, "
         "kit build docker://NAME of an image of a registry"
     )
-    return True, f"no such image: {path}", neighbour(path, fix)
+    return True, f"no such image: {path}", neighbour(path, fix, may_be_folder=True)

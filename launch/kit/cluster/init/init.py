@@ -134,7 +134,9 @@ def _project(target: Path) -> tuple[Path, str]:
     It is this folder if the program is below it, otherwise the program's own.
     """
     if target.is_dir() or (target.suffix != ".py" and not target.exists()):
-        if not target.exists() and (similar := suggest.neighbour(str(target), "")):
+        if not target.exists() and (
+            similar := suggest.neighbour(str(target), "", may_be_folder=True)
+        ):
             fix = f"{similar} Else make it first: mkdir {shlex.quote(str(target))}"
             raise UsageError(f"there is no folder {target}", fix)
         return target.absolute(), ""
