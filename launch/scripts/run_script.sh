@@ -48,6 +48,7 @@ job::main() {
   source "${KIT_RUN_DIR}/lib/job.sh"
   environment::forget_shell
   job::begin
+  ! declare -F host_setup::conclude >/dev/null || host_setup::conclude
 
   ((KIT_SPARES == 0)) || spares::choose
   job::choose_master "$#"

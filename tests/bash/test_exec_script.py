@@ -8,8 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, environment, stub
-from test_run_script import JOB_ID, run_dir
+from running import SCRIPTS, environment, stub, until
+from test_run_script import JOB_ID, logs, run_dir, slurm
+
+import event_lines
 
 FACTS = ["NNODES=2", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=61000", "KIT_RENDEZVOUS_ID=1.0", "KIT_ADDRESSES=", "KIT_FINGERPRINT=", "KIT_HOSTS=n1,n2"]
 # As of a shell on a node of another job, which whoever looks into this one may be in.
@@ -74,3 +76,22 @@ def test_a_command_that_the_container_lacks_is_said_with_the_shells_code(tmp_pat
     assert done.stderr == "kit: error: n2: there is no no-such-command in the container\n  fix: choose another command, or an image that has it\n"
     # The job's own record of failures is for its ranks.
     assert os.listdir(run / "log") == []
+
+
+def test_the_lines_of_host_setup_run_for_the_job_alone_and_a_command_beside_it_has_what_they_exported(tmp_path: Path) -> None:
+    """They may unpack data, and fail where only a node has what they need."""
+    tool = f'PATH="{tmp_path}/module:$PATH"; module() {{ echo "a module"; }}; export -f module'
+    lines = f"""mkdir '{tmp_path}/made'\n{tool}\nexport KEY='a "b"\n$c'\n"""
+    stub(tmp_path / "module", "tool", "echo of the module\n")
+    run = run_dir(tmp_path, "echo up; until [[ -e go ]]; do sleep 0.1; done", nodes=2, launcher="srun", host_setup=lines)
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(2, (tmp_path / "bin",)), stderr=subprocess.PIPE, text=True)
+    until(lambda: logs(run).get("rank1.out") == "up\n")
+    (kept,) = (run / ".secrets").glob("host.*")
+    assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    done = attach(run, "n2", "bash", "-c", 'tool; module; echo "${KEY} ${TERM}"', TERM="mine", LEFT_BEHIND="x")
+    assert (done.returncode, done.stdout) == (0, 'of the module\na module\na "b"\n$c mine\n'), done.stderr
+    assert "LEFT_BEHIND" not in noted(tmp_path)[1]
+    (tmp_path / "go").touch()
+    said = job.communicate(timeout=60)[1]
+    assert (job.returncode, event_lines.read(run / f"log/{JOB_ID}", "node_refused")) == (0, []), said
+    assert not (run / ".secrets").exists()

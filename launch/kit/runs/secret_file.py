@@ -2,7 +2,7 @@
 
 The file is no part of the record. It holds `NAME=value` entries that end in NUL, as in
 /proc/PID/environ, in a folder that only its owner can read. launch/scripts/lib/secrets.sh reads and
-removes it.
+removes it. Beside it, lib/host_setup.sh there keeps what a job's host_setup has exported.
 """
 
 from __future__ import annotations
@@ -92,4 +92,6 @@ def forget(run: Path, task: Optional[int] = None) -> None:
         if task is None:
             remove.tree(RunPaths(run).secrets, re.escape(SECRETS))
         else:
+            for file in RunPaths(run).secrets.glob(f"host.*_{task}"):
+                file.unlink()  # what the task's host_setup had exported
             (RunPaths(run).secrets / str(task)).unlink()

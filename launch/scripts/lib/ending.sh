@@ -16,6 +16,7 @@ ending::leave() {
   event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
   [[ -z "${KIT_LEAST_NODES:-}" ]] || beat::end
   [[ -z "${KIT_SHARE:-}" ]] || share::end
+  ! declare -F host_setup::forget >/dev/null || host_setup::forget
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end "$1"
   [[ "${KIT_CACHE:-}" != keep ]] || kept_cache::keep "$1" || true
@@ -51,6 +52,7 @@ ending::explain_end() {
     CANCELLED) problem+=": by Ctrl-C, kit cancel or a signal to kit" fix="to start it again: kit rerun" ;;
   esac
   # The ranks have them; and Slurm may kill this script, too, before they have ended: so what it has said is asked no second time.
+  ! declare -F host_setup::forget >/dev/null || host_setup::forget
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget "${facts}"
   KIT_OUTCOME="${state:-FAILED}"
   event::note stopped_by state "${state}" problem "${problem}" fix "${fix}"

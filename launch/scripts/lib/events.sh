@@ -4,10 +4,15 @@
 
 KIT_ATTEMPT="${KIT_ATTEMPT:-1}" # of the job, or of its ranks alone; nodes are told
 
+# event::name_job - sets KIT_ID, the name of the job's logs; that of an array's task is Slurm's usual one.
+event::name_job() {
+  KIT_ID="${SLURM_JOB_ID}"
+  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+}
+
 # event::begin - names the job's logs and events, on its first node.
 event::begin() {
-  KIT_ID="${SLURM_JOB_ID}" # its logs' name; that of an array's task is Slurm's usual one
-  [[ -z "${SLURM_ARRAY_JOB_ID:-}" ]] || KIT_ID="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+  event::name_job
   KIT_LOG_DIR="${KIT_RUN_DIR}/log/${KIT_ID}"
   local kit_umask
   kit_umask="$(umask)"

@@ -6,11 +6,12 @@
 # host_setup::run WORD... - the words of run_script.sh.
 host_setup::run() {
   case "${1:-batch}" in
-    batch | again | attach | shell | jupyter) ;;
+    batch | again | shell | jupyter) ;;
+    attach) host_setup::bring ;;
     *) return 0 ;; # srun has started this, with what they exported
   esac
   if [[ -n "${KIT_HOST_IS_SET_UP:-}" ]]; then
-    [[ "${KIT_HOST_IS_SET_UP}" == again ]] || host_setup::take_back
+    [[ "${KIT_HOST_IS_SET_UP}" != yes ]] || host_setup::take_back
     unset KIT_HOST_IS_SET_UP KIT_EVENTS
     # What is exported now is theirs; and where Slurm starts the container, what they say of the fabric goes along with srun.
     # shellcheck disable=SC2329  # job::main and the runtimes call these
@@ -29,6 +30,58 @@ host_setup::run() {
   host_setup::lend
   export KIT_HOST_IS_SET_UP=yes KIT_EVENTS="${KIT_EVENTS:-}"
   exec "${BASH}" "${KIT_RUN_DIR}/lib/own_lines.sh" host_setup "${BASH}" "${KIT_RUN_DIR}/run_script.sh" "$@"
+}
+
+# host_setup::conclude - when the job has begun.
+host_setup::conclude() { [[ -n "${KIT_IS_AGAIN:-}" ]] || host_setup::keep; }
+
+# host_setup::file - prints where that is: kit removes this folder with what the scripts of an ended run have left in it.
+host_setup::file() { printf '%s/.secrets/host.%s' "${KIT_RUN_DIR}" "${KIT_ID}"; }
+
+# host_setup::keep - keeps what is exported now for `kit exec`, which has to find the node's tools as the job does. Keys of the user's
+# may be among it: the file is the owner's alone, and goes with the job.
+host_setup::keep() (
+  set +vx
+  umask 077
+  kit_file="$(host_setup::file)"
+  if mkdir -p -- "${kit_file%/*}" && printf '*\n' >"${kit_file%/*}/.gitignore" && host_setup::exported >"${kit_file}"; then return; fi
+  rm -f -- "${kit_file}"
+  kit::say "\`kit exec\` does without what host_setup has exported"
+)
+
+# host_setup::exported - prints it, as bash. Slurm and kit tell each step its own, and the terminal is that of the caller.
+host_setup::exported() {
+  local kit_name
+  while IFS= read -r kit_name; do
+    case "${kit_name}" in
+      SLURM* | _SLURM_* | SPANK_* | SBATCH_* | SRUN_* | KIT_* | CUDA_VISIBLE_DEVICES | ROCR_VISIBLE_DEVICES | GPU_DEVICE_ORDINAL | ZE_AFFINITY_MASK) ;;
+      PWD | OLDPWD | SHLVL | HOSTNAME | TERM | XDG_* | DBUS_* | KRB5CCNAME | SHELLOPTS | BASHOPTS | _) ;;
+      *) printf 'export %s=%q\n' "${kit_name}" "${!kit_name}" || return ;;
+    esac
+  done < <(compgen -e)
+  while read -r _ _ kit_name; do
+    declare -f "${kit_name}" && printf 'export -f %s\n' "${kit_name}" || return
+  done < <(declare -Fx)
+}
+
+# host_setup::bring - takes it, for `kit exec`, wherever that was called.
+host_setup::bring() {
+  local kit_path="${PATH}" kit_file
+  environment::forget_shell
+  event::name_job
+  kit_file="$(host_setup::file)"
+  # shellcheck source=/dev/null
+  [[ ! -r "${kit_file}" ]] || source "${kit_file}"
+  PATH+=":${kit_path}" # srun may have another place here
+  KIT_HOST_IS_SET_UP=kept
+}
+
+# host_setup::forget - at the job's end. Another task of an array may be about to write a file there.
+host_setup::forget() {
+  local -r folder="${KIT_RUN_DIR}/.secrets"
+  source "${KIT_RUN_DIR}/lib/remove.sh"
+  rm -f -- "$(host_setup::file)" || true
+  [[ ! -d "${folder}" || -n "${SLURM_ARRAY_TASK_ID:-}" || -n "$(cd -- "${folder}" && compgen -G '*')" ]] || remove::tree "${folder}" '\.secrets' || true
 }
 
 # host_setup::choose - those of the job's variables that the lines get. What finds and loads programs stays the node's own, and
