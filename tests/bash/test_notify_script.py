@@ -20,6 +20,7 @@ from kit.config.secrets import Secret
 from running import SCRIPTS, TAG, patient_srun, processes, stub, until
 from test_run_script import JOB_ID, run_dir, slurm, start
 
+import event_lines
 from samples import ROOT
 
 TOKEN = "T0/B0/my-own-token"
@@ -222,6 +223,29 @@ def test_a_job_that_is_ended_tells_so_once_before_its_ranks_are_gone(hook: Hook,
     assert job.poll() is None and hook.texts() == [f"{ENDED} CANCELLED after N s. See: kit why {JOB_ID}"]
     job.send_signal(signal.SIGKILL)
     job.wait()
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_ended", "state", "cause"),
+    [
+        ("true\nfalse\n", False, "FAILED after N s, exit code 1", "local0: line 2 of host_setup ended with code 1: false"),
+        ("exit 0\n", False, "FAILED after N s, exit code 1", "local0: line 1 of host_setup ended with code 0: exit 0"),
+        ("bash -c 'touch up; exec sleep 300'\n", True, "CANCELLED after N s", ""),
+        ("bash -c 'touch up; exec sleep 300' || exit 1\n", True, "CANCELLED after N s", ""),
+    ],
+)
+def test_a_job_that_ends_in_host_setup_ends_as_any_other(lines: str, is_ended: bool, state: str, cause: str, hook: Hook, tmp_path: Path, tag: str) -> None:
+    run = telling(tmp_path, "true", hook.address, ("end",), host_setup=lines)
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(**{TAG: tag}), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    if is_ended:
+        until((tmp_path / "up").exists)
+        os.killpg(job.pid, signal.SIGTERM)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == (143 if is_ended else 1), said
+    assert hook.texts() == [f"{ENDED} {state}{cause and ': '}{cause}. See: kit why {JOB_ID}"]
+    assert not (run / ".secrets").exists()
+    noted = [(event["event"], event.get("cause")) for event in event_lines.read(run / f"log/{JOB_ID}")]
+    assert noted == [("start", None), ("stopped_by", None) if is_ended else ("node_refused", "setup-failed"), ("ends", None)]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ host_setup::run() {
   if [[ -n "${KIT_HOST_IS_SET_UP:-}" ]]; then
     [[ "${KIT_HOST_IS_SET_UP}" != yes ]] || host_setup::take_back
     unset KIT_HOST_IS_SET_UP KIT_EVENTS
+    export -n KIT_SIGNAL KIT_HOST_PROBLEM KIT_HOST_FIX
     # What is exported now is theirs; and where Slurm starts the container, what they say of the fabric goes along with srun.
     # shellcheck disable=SC2329  # job::main and the runtimes call these
     environment::forget_shell() { :; }
@@ -28,12 +29,19 @@ host_setup::run() {
   # As a batch script begins where it was submitted; a folder that only the image has is not here.
   cd -- "${KIT_WORKDIR}" 2>/dev/null || true
   host_setup::lend
-  export KIT_HOST_IS_SET_UP=yes KIT_EVENTS="${KIT_EVENTS:-}"
+  export KIT_SIGNAL
   exec "${BASH}" "${KIT_RUN_DIR}/lib/own_lines.sh" host_setup "${BASH}" "${KIT_RUN_DIR}/run_script.sh" "$@"
 }
 
-# host_setup::conclude - when the job has begun.
-host_setup::conclude() { [[ -n "${KIT_IS_AGAIN:-}" ]] || host_setup::keep; }
+# host_setup::conclude - when the job has begun: ends it where the lines have failed, or Slurm wants it to end; else keeps what they exported.
+host_setup::conclude() {
+  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal 143
+  if [[ -z "${KIT_HOST_PROBLEM:-}" ]]; then
+    [[ -n "${KIT_IS_AGAIN:-}" ]] || host_setup::keep
+    return 0
+  fi
+  kit::die "${KIT_HOST_PROBLEM}" "${KIT_HOST_FIX}" setup-failed
+}
 
 # host_setup::file - prints where that is: kit removes this folder with what the scripts of an ended run have left in it.
 host_setup::file() { printf '%s/.secrets/host.%s' "${KIT_RUN_DIR}" "${KIT_ID}"; }

@@ -13,7 +13,7 @@ KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED=''
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/events.sh"
 
-# lines::ended CODE FILE - names the line with which the job's lines ended this shell, by a failure or by `exit`.
+# lines::ended CODE FILE COMMAND - names the line with which the job's lines ended this shell, by a failure or by `exit`.
 lines::ended() {
   local -ri code="$1"
   [[ "$2" != "${KIT_LINES}" ]] || KIT_AT="${KIT_BEFORE}" # bash has counted the trap that starts this as one more of their commands
@@ -26,17 +26,29 @@ lines::ended() {
     ((code == 0)) || kit::say "${line}"
     exit "${code}"
   fi
-  ((code > 0)) || [[ "${line}" =~ [^a-z_]exit([^a-z_]|$) ]] || exit 143 # kit has ended this node, since another one failed
-  ((code > 0)) || kit::die "${line}" "remove the exit: nothing after it runs, so the program never starts" setup-failed
+  # Where a signal has ended it, COMMAND is what ran then.
+  if ((code == 0)) && [[ ! "${line}" =~ [^a-z_]exit([^a-z_]|$) || ! "$3" =~ (^|[^a-z_])(exit|source)([^a-z_]|$) ]]; then
+    [[ "${KIT_KEY}" == host_setup ]] || exit 143 # kit has ended this node, since another one failed
+    KIT_SIGNAL=TERM
+  fi
+  [[ "${KIT_KEY}" != host_setup ]] || ((code != 143)) || KIT_SIGNAL=TERM # who ends a job tells each of its processes
   local fix="correct that line in the job file; what it said itself is in the log, before this"
   [[ "${KIT_KEY}" != host_setup || -z "${KIT_LOOPBACK:-}" ]] || fix+="; if it is for a cluster's nodes alone: kit run --host-setup true"
+  ((code > 0)) || fix="remove the exit: nothing after it runs, so the program never starts"
+  [[ "${KIT_KEY}" != host_setup ]] || lines::hand_over "${line}" "${fix}"
   kit::die "${line}" "${fix}" setup-failed
+}
+
+# lines::hand_over [PROBLEM FIX] - behind host_setup: the WORDs start run_script.sh, which ends a job in order, and is told why it is to.
+lines::hand_over() {
+  export KIT_HOST_IS_SET_UP=yes KIT_SIGNAL KIT_HOST_PROBLEM="${1:-}" KIT_HOST_FIX="${2:-}"
+  exec "${KIT_WORDS[@]}"
 }
 
 # Before each command of theirs, and at a failure, which may be one that bash begins no command for: ( ... ).
 trap '[[ "${BASH_SOURCE[0]}" != "${KIT_LINES}" ]] || KIT_BEFORE="${KIT_AT}" KIT_AT="${LINENO}"' DEBUG
 trap '[[ "${BASH_SOURCE[0]}" != "${KIT_LINES}" ]] || KIT_FAILED="${LINENO}"' ERR
-trap 'lines::ended "$?" "${BASH_SOURCE[0]}"' EXIT
+trap 'lines::ended "$?" "${BASH_SOURCE[0]}" "${BASH_COMMAND}"' EXIT
 if [[ "${KIT_KEY}" == script ]]; then
   # A signal is for the program, which has it, too: this shell sees how that ends.
   trap : TERM INT HUP USR1 USR2
@@ -50,6 +62,7 @@ set --
 # shellcheck source=/dev/null
 source "${KIT_LINES}"
 trap - EXIT DEBUG ERR
+[[ "${KIT_KEY}" != host_setup ]] || lines::hand_over
 # shellcheck disable=SC2086  # the names of the secrets, which only the program is to have: it takes them itself
 unset ${KIT_SECRETS:-}
 exec "${KIT_WORDS[@]}"
