@@ -8,11 +8,8 @@ set -euo pipefail +o posix # names with :: are none to a POSIX shell, which POSI
 
 # A signal may come before ending::listen listens: these note it, and lib/own_lines.sh, while it runs the lines of host_setup.
 # shellcheck disable=SC2034  # lib/ending.sh reads them
-[[ "${KIT_HOST_IS_SET_UP:-}" == yes ]] || KIT_SIGNAL=''
-# shellcheck disable=SC2034  # likewise
-KIT_NEAR_END=''
-[[ "${1:-batch}" != @(batch|again) ]] || trap 'KIT_SIGNAL=TERM' TERM
-[[ "${1:-}" != again ]] || trap 'KIT_NEAR_END=yes' USR1
+[[ "${KIT_HOST_IS_SET_UP:-}" == yes ]] || KIT_SIGNAL='' KIT_NEAR_END=''
+[[ "${1:-batch}" != @(batch|again) ]] || { trap 'KIT_SIGNAL=TERM' TERM && trap 'KIT_NEAR_END=yes' USR1; }
 
 # sbatch runs a copy of this script in a folder of its own; the #SBATCH line --chdir above puts the job here.
 KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"

@@ -217,6 +217,42 @@ def test_what_a_person_asks_for_is_done_once_and_what_nobody_asks_for_is_not(
     assert (run / "requeued").exists() == (code == AGAIN)
 
 
+@pytest.mark.parametrize(
+    ("request_", "number", "code", "said"),
+    [
+        ("stop\n", signal.SIGURG, 0, "no rank has started, progress: -; the job ends, as was asked for"),
+        ("", signal.SIGUSR1, AGAIN, "no rank has started, progress: -; Slurm starts this job again"),
+        ("checkpoint\n", signal.SIGURG, 0, "all ranks ended well"),  # there is nothing to save
+    ],
+)
+@pytest.mark.parametrize("lines", ["touch begun\nsleep 2", "(sleep 1; touch begun; sleep 2) &\nwait"])
+def test_what_is_asked_while_host_setup_runs_is_done_behind_it(lines: str, request_: str, number: int, code: int, said: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "echo up", launcher="srun", on_preempt="checkpoint", host_setup=lines)
+    requeue(tmp_path)
+    process = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""), stderr=subprocess.PIPE, text=True)
+    until((tmp_path / "begun").exists)
+    if request_:
+        (run / f"log/{JOB_ID}/request").write_text(request_)
+    process.send_signal(number)
+    last = process.communicate(timeout=60)[1].splitlines()[-1]
+    if "wait" in lines and code == AGAIN:
+        said = said.replace("no rank has started", "the time limit is near")  # it ended the line
+    assert (process.returncode, last) == (code, f"kit: local0: {said}")
+    assert (run / "requeued").exists() == (code == AGAIN) and ("rank0.out" in logs(run)) == (said == "all ranks ended well")
+    assert not (run / f"log/{JOB_ID}/request").exists()
+    assert (run / f"log/{JOB_ID}/attempts").read_text() == "-\n"
+
+
+def test_a_job_that_was_asked_to_stop_before_it_listened_stops(tmp_path: Path) -> None:
+    """As at the end of the attempt before."""
+    run = run_dir(tmp_path, "echo up", launcher="srun", on_preempt="requeue", max_requeues=3)
+    (run / f"log/{JOB_ID}").mkdir(parents=True)
+    (run / f"log/{JOB_ID}/request").write_text("stop\n")
+    done = start(run, env=slurm(SLURM_RESTART_COUNT="1"))
+    assert (done.returncode, "rank0.out" in logs(run, 2)) == (0, False), done.stderr
+    assert done.stderr.splitlines()[-1] == "kit: local0: no rank has started, progress: -; the job ends, as was asked for"
+
+
 def test_a_program_that_goes_on_is_asked_again_near_the_time_limit(tmp_path: Path) -> None:
     """Somebody asked for a checkpoint hours before; the program wrote it, and went on."""
     program = "trap 'echo asked' USR1; echo up; until [[ -e go ]]; do sleep 0.1; done; exit 75"

@@ -13,7 +13,7 @@ host_setup::run() {
   if [[ -n "${KIT_HOST_IS_SET_UP:-}" ]]; then
     [[ "${KIT_HOST_IS_SET_UP}" != yes ]] || host_setup::take_back
     unset KIT_HOST_IS_SET_UP KIT_EVENTS
-    export -n KIT_SIGNAL KIT_HOST_PROBLEM KIT_HOST_FIX
+    export -n KIT_SIGNAL KIT_NEAR_END KIT_HOST_PROBLEM KIT_HOST_FIX
     # What is exported now is theirs; and where Slurm starts the container, what they say of the fabric goes along with srun.
     # shellcheck disable=SC2329  # job::main and the runtimes call these
     environment::forget_shell() { :; }
@@ -29,7 +29,7 @@ host_setup::run() {
   # As a batch script begins where it was submitted; a folder that only the image has is not here.
   cd -- "${KIT_WORKDIR}" 2>/dev/null || true
   host_setup::lend
-  export KIT_SIGNAL
+  export KIT_SIGNAL KIT_NEAR_END
   exec "${BASH}" "${KIT_RUN_DIR}/lib/own_lines.sh" host_setup "${BASH}" "${KIT_RUN_DIR}/run_script.sh" "$@"
 }
 
@@ -39,6 +39,10 @@ host_setup::conclude() {
   if [[ -z "${KIT_HOST_PROBLEM:-}" ]]; then
     [[ -n "${KIT_IS_AGAIN:-}" ]] || host_setup::keep
     return 0
+  fi
+  if [[ -n "${KIT_NEAR_END}" ]]; then # the signal may have ended a line that waited
+    preempt::begin
+    preempt::go_on "the time limit is near"
   fi
   kit::die "${KIT_HOST_PROBLEM}" "${KIT_HOST_FIX}" setup-failed
 }

@@ -41,7 +41,7 @@ lines::ended() {
 
 # lines::hand_over [PROBLEM FIX] - behind host_setup: the WORDs start run_script.sh, which ends a job in order, and is told why it is to.
 lines::hand_over() {
-  export KIT_HOST_IS_SET_UP=yes KIT_SIGNAL KIT_HOST_PROBLEM="${1:-}" KIT_HOST_FIX="${2:-}"
+  export KIT_HOST_IS_SET_UP=yes KIT_SIGNAL KIT_NEAR_END KIT_HOST_PROBLEM="${1:-}" KIT_HOST_FIX="${2:-}"
   exec "${KIT_WORDS[@]}"
 }
 
@@ -58,6 +58,7 @@ if [[ "${KIT_KEY}" == script ]]; then
   source "${KIT_LINES}"
   exit
 fi
+[[ "${KIT_KEY}" != host_setup ]] || trap 'KIT_NEAR_END=yes' USR1
 set --
 # shellcheck source=/dev/null
 source "${KIT_LINES}"

@@ -14,7 +14,7 @@ preempt::listen() {
   KIT_REQUEST='' KIT_ASKED_BY=''
   KIT_PATIENCE_S=$((KIT_CHECKPOINT_S - (KIT_CHECKPOINT_S > 60 ? 30 : KIT_CHECKPOINT_S / 2))) # Slurm needs the rest to end a job in order
   trap 'KIT_ASKED=yes KIT_NEAR_END=yes' USR1
-  KIT_ASKED="${KIT_NEAR_END}" # it came while the ranks were being started again
+  KIT_ASKED=yes # perhaps before this: then there is the file, or KIT_NEAR_END
   trap 'KIT_ASKED=yes' URG
 }
 
