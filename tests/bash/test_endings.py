@@ -159,7 +159,7 @@ def test_a_node_that_does_not_say_whether_it_has_the_image_is_named_in_time(tmp_
     assert process.wait(60) == 1
     assert said(run) == [
         "kit: error: local0: not ready after 2 s: local1",
-        f"  fix: what they were doing: {run}/log/{JOB_ID}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s",
+        f"  fix: what they were doing: {run}/log/{JOB_ID}/NODE.out; without them: sbatch --exclude=NODE {run}/run_script.sh; with more time: ready_timeout_s",
     ]
     until(lambda: commands(tag) == [])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from running import SCRIPTS, stub, until
+from running import SCRIPTS, bash, environment, stub, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 import event_lines
@@ -51,7 +51,8 @@ def attempts(
         if done[-1].returncode != AGAIN:
             break
     requeued = (run / "requeued").read_text().splitlines() if (run / "requeued").exists() else []
-    assert requeued == [str(JOB_ID)] * sum(each.returncode == AGAIN for each in done), [each.stderr for each in done]
+    task = variables.get("SLURM_ARRAY_TASK_ID")
+    assert requeued == [f"{JOB_ID}_{task}" if task else str(JOB_ID)] * sum(each.returncode == AGAIN for each in done), [each.stderr for each in done]
     return done
 
 
@@ -83,6 +84,31 @@ def test_a_run_whose_last_two_attempts_ended_where_they_began_is_over(progress: 
     assert [each.returncode for each in done] == codes
     ended = f"kit: error: local0: this run makes no progress: two attempts in a row ended where they began ({place})"
     assert (ended in done[-1].stderr.splitlines()) == bool(place)
+
+
+START_AGAIN = 'source "${KIT_RUN_DIR}/lib/messages.sh"; kit::start_again "$@"'
+
+
+@pytest.mark.parametrize(
+    ("task", "secrets", "node", "command"),
+    [
+        ("", "", "", "sbatch RUN/run_script.sh"),
+        ("37", "", "", "sbatch --array=37 RUN/run_script.sh"),
+        ("37", "", "n2", "sbatch --array=37 --exclude=n2 RUN/run_script.sh"),
+        ("", "TOKEN", "", "kit rerun RUN"),
+        ("37", "TOKEN", "", "kit rerun RUN --task 37"),
+        ("37", "TOKEN", "n2", "kit rerun RUN --task 37, with the line #SBATCH --exclude=n2 in its run_script.sh"),
+    ],
+)
+def test_the_command_that_starts_a_job_again_starts_that_job_alone(task: str, secrets: str, node: str, command: str) -> None:
+    env = environment(KIT_RUN_DIR=str(SCRIPTS), SLURM_ARRAY_TASK_ID=task, KIT_SECRETS=secrets)
+    assert bash(START_AGAIN, *filter(None, [node]), env=env).stdout == command.replace("RUN", str(SCRIPTS))
+
+
+def test_a_task_without_progress_starts_no_other_task_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = attempts(tmp_path, "", "", SLURM_ARRAY_JOB_ID=str(JOB_ID), SLURM_ARRAY_TASK_ID="37")
+    assert done[-1].stderr.splitlines()[-1].endswith(f"then start it again: sbatch --array=37 {run}/run_script.sh")
 
 
 def test_an_attempt_that_is_not_worth_it_starts_no_rank(tmp_path: Path) -> None:

@@ -568,8 +568,10 @@ def test_the_second_node_ends_a_job_that_has_lost_its_first(silent_s: int, said:
     (tmp_path / "events").mkdir()
     (tmp_path / "lib").symlink_to(SCRIPTS / "lib")
     own = {"KIT_RUN_DIR": str(tmp_path), "KIT_LOG_DIR": str(tmp_path / "log"), "KIT_ID": "77", "KIT_FIRST": "n1", "KIT_ON_PREEMPT": on_preempt}
+    own |= {"KIT_SECRETS": "TOKEN", "SLURM_ARRAY_TASK_ID": "3"}
     done = bash(FIRST_IS_SILENT, env=environment(**own, LEFT=left, SILENT_S=str(silent_s), SLURMD_NODENAME="n2"))
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
     log = tmp_path / "log/slurm-77.out"
     assert log.exists() == bool(expected)
+    assert not expected.startswith("scancel") or f"submit it again: kit rerun {tmp_path} --task 3; with" in log.read_text()
     assert not expected or "n2: n1, the first node, is lost, and the batch script with it" in log.read_text()

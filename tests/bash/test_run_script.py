@@ -366,7 +366,7 @@ def test_nodes_that_are_not_ready_in_time_are_named(tmp_path: Path, tag: str) ->
         1,
         [
             "kit: error: local0: not ready after 3 s: local1 local3",
-            f"  fix: what they were doing: {run}/log/{JOB_ID}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s",
+            f"  fix: what they were doing: {run}/log/{JOB_ID}/NODE.out; without them: sbatch --exclude=NODE {run}/run_script.sh; with more time: ready_timeout_s",
         ],
     )
     until(lambda: commands(tag) == [])
@@ -423,7 +423,7 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (
         1,
         "kit: error: node7: the container shows 1 of the 2 GPUs that the job asked for\n"
-        "  fix: look at the node: nvidia-smi; without it: sbatch --exclude=node7 run_script.sh\n",
+        f"  fix: look at the node: nvidia-smi; without it: sbatch --exclude=node7 {run}/run_script.sh\n",
     )
     for variable, value, option in (
         ("SLURM_GPU_BIND", "single:1", "gpu-bind"),
@@ -435,7 +435,9 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     ):
         done = subprocess.run(inside, cwd=run, env={**env, variable: value}, capture_output=True, text=True, timeout=120)
         fix = f"Slurm binds each task to GPUs of its own by its option {option}: leave that out, or write `gpu-bind: none` under `slurm`\n"
-        assert done.stderr.partition("fix: ")[2] == (fix if option else "look at the node: nvidia-smi; without it: sbatch --exclude=node7 run_script.sh\n")
+        assert done.stderr.partition("fix: ")[2] == (
+            fix if option else f"look at the node: nvidia-smi; without it: sbatch --exclude=node7 {run}/run_script.sh\n"
+        )
     stub(tmp_path / "bin", "nvidia-smi", "exec sleep 60")
     done = subprocess.run(inside, cwd=run, env={**env, "KIT_GPUS_TIMEOUT_S": "1"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr  # a slow tool says nothing of the GPUs

@@ -951,6 +951,20 @@ def test_a_rerun_names_nothing_of_the_run_that_it_repeats_and_says_so(code: str,
     assert "edited" not in run_dir.load(new)
 
 
+@pytest.mark.parametrize("typed", [["1001_2"], ["r1", "--task", "2"]])
+def test_one_task_of_an_array_starts_again_alone_and_keeps_its_number(typed: list[str], fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--sweep", "lr=1,2,3,4", "--array", "%2", "--output", "r1", "--", "--lr", "{lr}")
+    assert call("rerun", *typed, "--output", "r2")[0] == 0
+    script = (tmp_path / "r2/run_script.sh").read_text()
+    assert "#SBATCH --array=2\n" in script and script.count("--array=") == 1
+    assert (history.runs()[-1].id, history.runs()[-1].array) == ("1002", "2")
+    assert [task["values"] for task in json.loads(call("status", "r2", "--json")[1])["tasks"]] == [{"lr": "3"}]
+    assert call("rerun", "1002_2", "--output", "r3")[0] == 0
+    assert call("rerun", "r1", "--task", "4")[2] == "kit: train (1001) has no task 4\n  fix: its tasks are 0-3%2\n"
+    call("submit", "train.py", "--output", "r4")
+    assert call("rerun", "r4", "--task", "0")[2] == "kit: train (1004) is not an array\n  fix: leave --task out\n"
+
+
 def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--code", "live", "--output", "r1", "--", "--save", "x")
     env = (tmp_path / "r1/env.sh").read_text()

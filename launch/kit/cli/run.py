@@ -91,9 +91,10 @@ def run(job: JobRequest, output: Output = None, task: OneTask = None) -> None:
     submission.run_here(job.plan(job.load(), output, LIVE), task)
 
 
-@command(epilog=examples("kit rerun", "kit rerun 4711 --image first"))
+@command(epilog=examples("kit rerun", "kit rerun 4711_3", "kit rerun 4711 --image first"))
 def rerun(
     run: LastRun = None,
+    task: Task = None,
     output: Output = None,
     image: Annotated[
         Optional[str],
@@ -105,9 +106,9 @@ def rerun(
 
     Without a copy, as after `kit run`, it uses today's code.
     """
-    again = reruns.find(run)
+    again = reruns.find(run, task)
     answer = submission.Answer(follow)
-    if noted := reruns.unsubmitted(again.run):
+    if again.task is None and (noted := reruns.unsubmitted(again.run)):
         submission.finish(again.plan, noted, answer)
         return
     if not again.run.local and submission.is_submitted_already(again.plan, answer):

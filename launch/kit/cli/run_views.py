@@ -99,7 +99,8 @@ def _measured_tasks(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
     """Yield each task with its values and what it used: the history has the whole array alone."""
     plan = run_dir.recorded_plan(shown.run.paths.folder)
     gpus, sweep = plan.layout.gpus_per_node, plan.program.sweep
-    for place, task in enumerate(array_status.tasks(shown)):
+    for task in array_status.tasks(shown):
+        place = task.run.task or 0
         if not task.active and task.run.id:
             used = usage.of_job(task.run.paths, task.run.id, gpus, None)
             task = task._replace(run=replace(task.run, usage=used))

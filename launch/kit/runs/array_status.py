@@ -24,13 +24,18 @@ def find(
     """Return the run and its task's number; 12_3 is task 3 of the array 12, as squeue writes it."""
     named = _task_of_id(word) if word and number is None else None
     run, number = named or (lookup.find(word, live=live), number)
+    check_task(run, number)
+    return run, number
+
+
+def check_task(run: Run, number: Optional[int]) -> None:
+    """Raise UsageError if a task is named that the run does not have."""
     if number is None:
-        return run, None
+        return
     if not run.array:
         raise UsageError(f"{run} is not an array", "leave --task out")
     if number not in task_numbers.numbers(run.array):
         raise UsageError(f"{run} has no task {number}", f"its tasks are {run.array}")
-    return run, number
 
 
 def _task_of_id(word: str) -> Optional[tuple[Run, int]]:

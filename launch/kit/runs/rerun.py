@@ -19,7 +19,7 @@ from kit.plan.plan import Plan
 from kit.plan.resolve import check_line
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
-from kit.runs import history, lookup, run_dir, run_record
+from kit.runs import array_status, history, run_dir, run_record
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -31,6 +31,7 @@ class EarlierRun:
     run: Run  # by its record
     record: RunRecord
     plan: Plan  # as it was recorded
+    task: Optional[int] = None  # of an array, which alone starts again; None is the whole
 
     @property
     def is_live(self) -> bool:
@@ -38,12 +39,13 @@ class EarlierRun:
         return self.record.get("code", {}).get("live", True)
 
 
-def find(word: Optional[str]) -> EarlierRun:
-    """Return the run that a job id, a path or a name means, with its plan."""
-    folder = folder_of(word)
+def find(word: Optional[str], task: Optional[int] = None) -> EarlierRun:
+    """Return the run that a job id, a path or a name means, with its plan; or one of its tasks."""
+    folder, task = _meant(word, task)
     record = run_dir.load(folder)
     run = history.from_record(str(folder), record)
-    return EarlierRun(run, record, _recorded_plan(folder, record))
+    array_status.check_task(run, task)
+    return EarlierRun(run, record, _recorded_plan(folder, record), task)
 
 
 def unsubmitted(run: Run) -> Optional[Run]:
@@ -58,6 +60,8 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
     folder = run_dir.new_path(output, earlier.plan.layout.name, problems)
     problems.raise_if_any()
     plan = _moved(earlier.plan, folder)
+    if earlier.task is not None:
+        plan = _of_task(plan, str(earlier.task))
     if image:
         if earlier.plan.container.packages.requirements:
             problem = "the run's Python packages were resolved against its own image"
@@ -91,9 +95,14 @@ def folder_of(word: Optional[str]) -> Path:
 
     One that was only rendered is in no history.
     """
+    return _meant(word, None)[0]
+
+
+def _meant(word: Optional[str], task: Optional[int]) -> tuple[Path, Optional[int]]:
     if word and os.path.isfile(RunPaths(word).record):
-        return Path(os.path.abspath(word))
-    return Path(lookup.find(word).folder)
+        return Path(os.path.abspath(word)), task
+    run, task = array_status.find(word, task)
+    return Path(run.folder), task
 
 
 def _recorded_plan(run: Path, record: RunRecord) -> Plan:
@@ -138,6 +147,12 @@ def _moved(plan: Plan, new: str) -> Plan:
         program=replace(plan.program, command=command, env=env),
         header=tuple((name, new if name == "chdir" else value) for name, value in plan.header),
     )
+
+
+def _of_task(plan: Plan, number: str) -> Plan:
+    """Return the plan of an array for one of its tasks alone, which keeps its number."""
+    header = tuple((name, number if name == "array" else value) for name, value in plan.header)
+    return replace(plan, layout=replace(plan.layout, array=number), header=header)
 
 
 def _with_image(plan: Plan) -> Plan:
@@ -229,9 +244,13 @@ def _new_record(earlier: EarlierRun, plan: Plan, *, is_edited: bool) -> RunRecor
 
 
 def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
-    """Change what names the run directory or the image; return whether a user has edited env.sh."""
-    old, new = before.layout.run_dir, after.layout.run_dir
-    _replace(paths.script, f"#SBATCH --chdir={sbatch(old)}\n", f"#SBATCH --chdir={sbatch(new)}\n")
+    """Change what names the run directory, the tasks or the image.
+
+    Return whether a user has edited env.sh.
+    """
+    for name in ("chdir", "array"):
+        values = (dict(plan.header).get(name) or "" for plan in (before, after))
+        _replace(paths.script, *(f"#SBATCH --{name}={sbatch(value)}\n" for value in values))
     mounts = (f"{render.mounts(plan.container)}\n" for plan in (before, after))
     _replace(paths.env, *mounts)
     old_image, new_image = (render.image(plan.container) for plan in (before, after))
@@ -263,7 +282,7 @@ def _set_values(file: Path, lines: list[str]) -> None:
 
 
 def _changed_by_hand(file: Path) -> KitError:
-    where = "where the run directory or the image stands"
+    where = "where the run directory, the tasks or the image stand"
     fix = "copy the run directory, edit it, and: sbatch run_script.sh"
     return KitError(f"{file.name} of the run was changed by hand, {where}", fix)
 

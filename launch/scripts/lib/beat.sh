@@ -32,7 +32,7 @@ beat::begin() {
   # What this srun says of its tasks stays out of the job's log: ending::ask_srun looks there for the first rank to fail, and
   # the words may come late, in the next attempt.
   exec {KIT_BEATS}< <(
-    export KIT_BEAT_S KIT_STALL_S="${KIT_STALL_S:-}" KIT_ID KIT_ON_PREEMPT KIT_FIRST="${SLURMD_NODENAME:-}"
+    export KIT_BEAT_S KIT_STALL_S="${KIT_STALL_S:-}" KIT_ID KIT_ON_PREEMPT KIT_SECRETS="${KIT_SECRETS:-}" KIT_FIRST="${SLURMD_NODENAME:-}"
     exec "${step[@]}" bash "${KIT_RUN_DIR}/lib/pulse.sh" 2>>"${KIT_LOG_DIR}/.beat"
   )
   KIT_BEAT_PID=$!

@@ -88,7 +88,7 @@ ending::name_down() {
 ending::name_lost() {
   event::note node_lost node "$1" state "$2"
   SLURMD_NODENAME="$1" kit::error "this node is $2" \
-    "if Slurm does not start the job again, submit it without this node: sbatch --exclude=$1 run_script.sh (kit submit JOB --slurm exclude=$1)"
+    "if Slurm does not start the job again, submit it without this node: $(kit::start_again "$1")"
 }
 
 # ending::note_requeue - notes that another attempt follows this one.

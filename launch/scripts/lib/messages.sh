@@ -12,6 +12,18 @@ kit::die() {
   exit 1
 }
 
+# kit::start_again [NODE] - prints the command that starts this job again, without that node: of an array this task alone. The values of
+# secrets are gone when a run has ended, and kit alone reads them anew.
+kit::start_again() {
+  local -r task="${SLURM_ARRAY_TASK_ID:-}"
+  if [[ -z "${KIT_SECRETS:-}" ]]; then
+    printf 'sbatch %s%s%q' "${task:+--array=${task} }" "${1:+--exclude=$1 }" "${KIT_RUN_DIR}/run_script.sh"
+  else
+    printf 'kit rerun %q%s' "${KIT_RUN_DIR}" "${task:+ --task ${task}}"
+    [[ -z "${1:-}" ]] || printf ', with the line #SBATCH --exclude=%s in its run_script.sh' "$1"
+  fi
+}
+
 # kit::first_ten - prints the first ten of the nodes on its input, and how many there are besides.
 kit::first_ten() {
   local -a nodes

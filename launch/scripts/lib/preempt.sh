@@ -103,7 +103,7 @@ preempt::check_progress() {
   elif [[ -n "${place}" ]] && ((${#begun_at[@]} >= 2)) && [[ "${begun_at[-1]}" == "${KIT_REACHED}" && "${begun_at[-2]}" == "${KIT_REACHED}" ]]; then
     problem="this run makes no progress: two attempts in a row ended where they began (${place})"
   fi
-  [[ -z "${problem}" ]] || kit::die "${problem}" "see what they did: ${KIT_LOG_DIR}; then start it again: sbatch ${KIT_RUN_DIR}/run_script.sh" no-progress
+  [[ -z "${problem}" ]] || kit::die "${problem}" "see what they did: ${KIT_LOG_DIR}; then start it again: $(kit::start_again)" no-progress
 }
 
 # preempt::nowhere - prints where a run without progress was to show some; nothing where the job names no such place.
@@ -205,7 +205,7 @@ preempt::submit() {
   ! preempt::sbatch || return 0
   KIT_OUTCOME=FAILED
   # This script lives on: the ranks may still be writing, and Slurm would end them with it.
-  (kit::die "the job that should go on is refused" "submit it by hand: sbatch ${KIT_RUN_DIR}/run_script.sh")
+  (kit::die "the job that should go on is refused" "submit it by hand: $(kit::start_again)")
 }
 
 # preempt::is_in_range NODES - whether the script itself asks for a range of nodes with that number: then it may ask for that again.

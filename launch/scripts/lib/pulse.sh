@@ -2,7 +2,7 @@
 # pulse.sh - on a node, beside its ranks: tells the first node that it lives, until srun ends this. See beat.sh.
 #
 # KIT_BEAT_S: seconds between two lines. KIT_STALL_S: not empty where the first node wants to know whether the ranks work.
-# KIT_FIRST: the first node, which writes KIT_LOG_DIR/.alive. KIT_ID, KIT_ON_PREEMPT: of the job.
+# KIT_FIRST: the first node, which writes KIT_LOG_DIR/.alive. KIT_ID, KIT_ON_PREEMPT, KIT_SECRETS: of the job.
 # only: KIT_LEAST_NODES
 set -euo pipefail +o posix
 
@@ -79,7 +79,7 @@ pulse::end_job() {
     scontrol requeue "${KIT_ID}" || true
     return
   fi
-  local -r fix="submit it again: sbatch run_script.sh; with \`on_preempt\` Slurm starts such a job again"
+  local -r fix="submit it again: $(kit::start_again); with \`on_preempt\` Slurm starts such a job again"
   event::note stopped_by state NODE_FAIL problem "${problem}" fix "${fix}"
   kit::error "${problem}" "${fix}" 2>>"${log}"
   scancel "${KIT_ID}" || true

@@ -67,7 +67,7 @@ ready::is_over() {
 ready::give_up() {
   kill -TERM "$1" 2>/dev/null || true
   kit::die "not ready after ${KIT_READY_TIMEOUT_S} s: $2" \
-    "what they were doing: ${KIT_ATTEMPT_DIR}/NODE.out; without them: sbatch --exclude=NODE run_script.sh; with more time: ready_timeout_s" node-not-ready
+    "what they were doing: ${KIT_ATTEMPT_DIR}/NODE.out; without them: $(kit::start_again NODE); with more time: ready_timeout_s" node-not-ready
 }
 
 # ready::late - prints the nodes that have not answered.

@@ -14,7 +14,7 @@ secrets::are_there() {
 secrets::check() {
   secrets::are_there ||
     kit::die "the values of this run's secrets are not here (${KIT_SECRETS}): kit puts them there at submission, and a run removes them at its end" \
-      "start it again with the values read anew: kit rerun ${KIT_RUN_DIR}"
+      "start it again with the values read anew: $(kit::start_again)"
 }
 
 # secrets::check_inside - the same in the container, before the ranks start, so that it is said once.
