@@ -353,6 +353,23 @@ def test_slurm_is_asked_until_it_answers_and_only_what_it_refuses_is_submitted(
     assert last["outcome"] == ("REQUEUED" if requeued or submits else "RUNNING")
 
 
+@pytest.mark.parametrize(
+    ("release", "ends"),
+    [("true", ["kit: local0: job 99 goes on"]), ("exit 1", ["kit: error: local0: job 99, which is to go on, is still held", "  fix: scontrol release 99"])],
+)
+def test_the_job_that_goes_on_waits_for_no_time_of_the_first_one_and_is_not_held(release: str, ends: list[str], tmp_path: Path) -> None:
+    header = (("job-name", "test"), ("begin", "20:00"), ("hold", None))
+    run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint", resubmit=True, header=header)
+    real = SCRIPTS / "local/scontrol"
+    stub(tmp_path / "bin", "scontrol", f'[[ "$1" == release ]] || exec {real} "$@"\necho "$*" >released\n{release}\n')
+    stub(tmp_path / "bin", "sbatch", 'printf "%s\\n" "$@" >sbatch.said\necho 99\n')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1"))
+    assert done.returncode == AGAIN, done.stderr
+    assert "--begin=now" in (run / "sbatch.said").read_text().splitlines()
+    assert (run / "released").read_text() == "release 99\n"
+    assert done.stderr.splitlines()[-len(ends) :] == ends
+
+
 def test_where_slurmctld_stays_away_the_run_says_how_to_go_on(tmp_path: Path) -> None:
     run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint")
     stub(tmp_path / "bin", "scontrol", f'[[ "$2" != hostnames ]] || exec {SCRIPTS / "local/scontrol"} "$@"\n{AWAY}\n')

@@ -537,7 +537,7 @@ def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(planned: str, asked: l
         "kit: local0: job 99 goes on",
     ]
     # Of this job's variables the new one gets none: with its restarts it would count wrongly.
-    options = ["--parsable", f"--dependency=afterany:{JOB_ID}", *asked, f"--chdir={run}", f"{run}/run_script.sh"]
+    options = ["--parsable", f"--dependency=afterany:{JOB_ID}", "--begin=now", *asked, f"--chdir={run}", f"{run}/run_script.sh"]
     assert (tmp_path / "sbatch").read_text().split("\n")[:-1] == [*options, "SLURM_CONF"]
     assert logs(run)["continued-by"] == "99\n"
 

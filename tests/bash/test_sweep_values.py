@@ -122,6 +122,6 @@ def test_a_preempted_task_alone_goes_on_never_the_whole_array(run: Path) -> None
     assert asked.read_text().splitlines() == [
         f"requeue {task}",
         f"requeue {task}",  # the first time slurmctld may only just have come back
-        f"sbatch --parsable --dependency=afterany:{task} --nodes=1 --array=2 --chdir={folder} {folder}/run_script.sh",
+        f"sbatch --parsable --dependency=afterany:{task} --begin=now --nodes=1 --array=2 --chdir={folder} {folder}/run_script.sh",
     ]
     assert (folder / f"log/{task}/continued-by").read_text() == "9_2\n"

@@ -219,7 +219,8 @@ preempt::is_in_range() {
 preempt::sbatch() {
   local name
   local -r nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
-  local -a options=() unset=()
+  # The time that the user's submission waited for is over.
+  local -a options=(--begin=now) unset=()
   preempt::is_in_range "${nodes}" || options+=(--nodes="${nodes}")
   # Of an array this one alone goes on.
   [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || options+=(--array="${SLURM_ARRAY_TASK_ID}")
@@ -235,5 +236,9 @@ preempt::sbatch() {
   printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
   KIT_GOES_ON=yes
   ending::note_requeue
+  if grep -qx '#SBATCH --hold' -- "${KIT_RUN_DIR}/run_script.sh" && ! timeout 30 scontrol release "${next}"; then
+    kit::error "job ${next}, which is to go on, is still held" "scontrol release ${next}"
+    return 0
+  fi
   kit::say "job ${next} goes on"
 }
