@@ -79,6 +79,38 @@ def test_a_run_that_gets_on_is_left_alone(tmp_path: Path) -> None:
         assert not event_lines.read(run / f"log/{number}", "stalled"), name
 
 
+LATE = """
+source "${KIT_RUN_DIR}/lib/stall.sh"
+looks() { if stall::has_progress; then printf '%s progress%s\\n' "$1" "${KIT_AT_START:+ at start}"; else printf '%s none\\n' "$1"; fi; }
+echo 'step 1' >"${KIT_LOG_DIR}/progress" # of an attempt before
+KIT_STALL_S=60 && stall::begin
+touch "${KIT_ATTEMPT_DIR}"/rank{6,7}.out && looks begun
+looks again
+echo line >>"${KIT_ATTEMPT_DIR}/rank7.out" && touch -d '45 seconds ago' "${KIT_ATTEMPT_DIR}/rank7.out" && looks line
+looks again
+mkdir -p "${KIT_CHECKPOINT_PATH}" && echo x >"${KIT_CHECKPOINT_PATH}/one" && touch -d '1 hour ago' "${KIT_CHECKPOINT_PATH}"{,/one} && looks checkpoint
+looks again
+echo x >"${KIT_CHECKPOINT_PATH}/two" && touch -d '45 seconds ago' "${KIT_CHECKPOINT_PATH}/two" && touch -d '1 hour ago' "${KIT_CHECKPOINT_PATH}" && looks checkpoint
+looks again
+touch -d '1 year' "${KIT_CHECKPOINT_PATH}/one" && looks again
+touch "${KIT_CHECKPOINT_PATH}/three" && looks checkpoint
+looks again
+"""
+
+
+@pytest.mark.parametrize("folders", [("log", "attempt"), ("log", "attempt", "out")])
+def test_what_was_written_before_the_last_look_and_is_seen_since_then_is_progress(folders: tuple[str, ...], tmp_path: Path) -> None:
+    """As where NFS shows the size and the time of another node's file a minute late."""
+    for folder in folders:
+        (tmp_path / folder).mkdir()
+        os.utime(tmp_path / folder, (1e9, 1e9))
+    paths = {"KIT_LOG_DIR": tmp_path / "log", "KIT_ATTEMPT_DIR": tmp_path / "attempt", "KIT_CHECKPOINT_PATH": tmp_path / "out"}
+    done = bash(LATE, env=environment(KIT_RUN_DIR=str(SCRIPTS), **{name: str(path) for name, path in paths.items()}))
+    assert done.stdout.splitlines() == ["begun progress at start", "again none", "line progress", "again none"] + ["checkpoint progress", "again none"] * 2 + [
+        *("again none", "checkpoint progress", "again none")
+    ], done.stderr
+
+
 def test_what_only_computes_is_given_three_times_as_long(tmp_path: Path) -> None:
     done = start(stalling(tmp_path, "while :; do :; done", processes=1))
     assert done.returncode == 1

@@ -9,7 +9,8 @@ stall::begin() {
   KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_LOOK_AT="${SECONDS}" KIT_LOOKED_AT="${SECONDS}"
   KIT_RAN=0 KIT_AT_START=yes # for how long the ranks had a CPU since the last progress, in hundredths of a second
   KIT_LOOK_S=$((KIT_STALL_S / 10 > 30 ? 30 : KIT_STALL_S / 10 < 1 ? 1 : KIT_STALL_S / 10))
-  : 2>/dev/null >"${KIT_LOG_DIR}/.looked" || true
+  KIT_NEWEST='' # when the newest of the checkpoints was written; those of the first look are no progress
+  stall::look
 }
 
 # stall::forgive SECONDS - so long this script did not look: it was stopped, with its machine perhaps, or waited for the disk. The
@@ -52,20 +53,31 @@ stall::share() {
   printf '%d' "${least}"
 }
 
-# stall::has_progress - whether a rank has said something, or saved something, since the last look. Where the disk takes no note
-# of a look, nobody can tell.
+# stall::look - notes what the ranks have said so far, by the sizes and times of their files.
+stall::look() {
+  KIT_SEEN="$(stat --format='%s %y %n' -- "${KIT_ATTEMPT_DIR}"/rank*.out "${KIT_LOG_DIR}/progress" 2>/dev/null)" || true
+}
+
+# stall::has_progress - whether a rank has said something, or saved something, since the last look: it is compared with what was seen
+# then, since NFS may show what another node wrote a minute late. Where the disk takes no file, nobody can tell.
 stall::has_progress() {
-  local -r looked="${KIT_LOG_DIR}/.looked"
-  : 2>/dev/null >"${looked}.now" || return 0
-  local -a places=("${KIT_ATTEMPT_DIR}"/rank*.out "${KIT_LOG_DIR}/progress")
-  local found
-  found="$(
-    find "${places[@]}" -maxdepth 0 -newer "${looked}" -print -quit 2>/dev/null
-    [[ -z "${KIT_CHECKPOINT_PATH:-}" ]] || timeout 10 find -H "${KIT_CHECKPOINT_PATH}" -newer "${looked}" -print -quit 2>/dev/null
-  )" || true
-  mv -- "${looked}.now" "${looked}"
-  [[ ! -s "${found%%$'\n'*}" ]] || KIT_AT_START='' # the log of a rank that begins is empty
+  local -r before="${KIT_SEEN}" newest="${KIT_NEWEST}"
+  local found=''
+  { : >"${KIT_LOG_DIR}/.looked" && rm -f -- "${KIT_LOG_DIR}/.looked"; } 2>/dev/null || return 0
+  stall::look
+  [[ "${KIT_SEEN}" == "${before}" ]] ||
+    found="$(printf '%s\n' "${KIT_SEEN}" | grep -vxFf <(printf '%s\n' "${before}"))" || true
+  [[ -z "${KIT_CHECKPOINT_PATH:-}" ]] || stall::find_newest
+  [[ -z "${newest}" || "${KIT_NEWEST}" == "${newest}" ]] || found+=$'\n'"${KIT_NEWEST}"
+  [[ $'\n'"${found}" != *$'\n'[1-9]* ]] || KIT_AT_START='' # the log of a rank that begins is empty
   [[ -n "${found}" ]]
+}
+
+# stall::find_newest - sets KIT_NEWEST to the newest time in the folder of the checkpoints, as far as ten seconds suffice to see that;
+# the future, which a wrong clock writes, would hide what follows.
+stall::find_newest() {
+  KIT_NEWEST="$(timeout 10 find -H "${KIT_CHECKPOINT_PATH}" ! -newermt '1 day' -printf '%T@\n' 2>/dev/null |
+    awk -v newest="${KIT_NEWEST:-0}" '$1 > newest { newest = $1 } END { print newest }')" || true
 }
 
 # stall::act SRUN_PID - keeps where the ranks stand; then ends them, unless the job says `on_stall: report`.
