@@ -620,6 +620,49 @@ def test_the_number_of_a_job_that_has_ended_means_no_later_one_of_its_folder(is_
     assert [(run.id, run.state) for run in history.runs()] == [("1009", "FAILED")]
 
 
+def put_again_array(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    """As `put_again`, of an array: its tasks 1 and 3 were submitted again, and 3 still waits."""
+    call("submit", "train.py", "--array", "0-3", "--output", "run")
+    (tmp_path / "slurm/jobs").write_text("")
+    for task in range(4):
+        begun(tmp_path / "run/log", f"1001_{task}")
+        fake.put(f"1001_{task}", "FAILED" if task % 2 else "COMPLETED", tmp_path / "run")
+    assert call("status")[1].splitlines()[1].startswith("1001  train  FAILED")
+    fake.put("1009_1", "RUNNING", tmp_path / "run")
+    fake.put("1009_[3]", "PENDING", tmp_path / "run")
+    begun(tmp_path / "run/log", "1009_1")
+
+
+@pytest.mark.parametrize("word", ["1009", "run", "train"])
+def test_an_array_that_a_user_submitted_again_is_the_runs(word: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    put_again_array(fake, call, tmp_path)
+    first, *rows = call("status", word)[1].splitlines()[1:]
+    assert first.startswith("1009  train  RUNNING") and "array of 2: 1 running, 1 pending" in first
+    assert [row.split()[:2] for row in rows if re.match(r"\d+ +[A-Z]", row)] == [["1", "RUNNING"], ["3", "PENDING"]]
+    assert call("logs", word)[1].splitlines()[-1] == "said by 1009_1"
+    assert call("cancel", word)[1] == "kit: train (1009) is being cancelled\n"
+    assert fake.calls("scancel") == ["scancel 1009"]
+
+
+def test_the_task_of_an_array_that_a_user_submitted_again_is_no_task_of_the_first_one(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    put_again_array(fake, call, tmp_path)
+    for _ in range(2):  # also where the later job is noted
+        assert call("logs", "1009_1")[1] == "said by 1009_1\n" and call("logs", "1001_1")[1] == "said by 1001_1\n"
+        assert "1009_1" in call("why", "1009_1")[1] and "1001_1" in call("why", "1001_1")[1]
+        assert call("status", "1001")[1].splitlines()[1].startswith("1001  train  FAILED")
+        assert call("cancel", "1001_1")[1] == "kit: train (1001_1) has ended: FAILED\n" and fake.calls("scancel") == []
+        assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")
+    assert call("cancel", "1009_1")[1] == "kit: train (1009_1) is being cancelled\n"
+    assert fake.calls("scancel") == ["scancel 1009_1"]
+
+
+def test_a_task_that_goes_on_for_another_is_no_submission_of_its_own(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    put_again_array(fake, call, tmp_path)
+    (tmp_path / "run/log/1001_1/continued-by").write_text("1009_1\n")
+    assert call("status", "run")[1].splitlines()[1].startswith("1001  train  FAILED")
+    assert call("logs", "1009_1")[1] == "said by 1009_1\n"
+
+
 def test_the_accounts_are_believed_of_the_runs_own_folder_alone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "run")
     (tmp_path / "slurm/jobs").write_text("")

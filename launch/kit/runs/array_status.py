@@ -43,9 +43,13 @@ def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
     match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word)
     if not match:
         return None
-    for run in reversed(history.runs()):
-        if run.array and (run.id == match[1] or os.path.isdir(run.paths.logs(word))):
-            return run, int(match[2])
+    number = int(match[2])
+    for run in filter(lambda run: run.array, reversed(history.runs())):
+        is_there = os.path.isdir(run.paths.logs(word))
+        if is_there and job_chain.last_job(run.folder, f"{run.id}_{number}") == word:
+            return lookup.of_job(run.id, run) or run, number
+        if (is_there or run.id == match[1]) and (found := lookup.of_job(match[1], run)):
+            return found, number
     return None
 
 
@@ -108,6 +112,7 @@ def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accou
 
     Notes in the history what has ended: Slurm forgets a task some minutes later.
     """
+    run = _with_all_tasks(run, queue)
     runs = split(run)
     # Slurm keeps no record of a task that is cancelled while the array waits.
     gone = accounts is not None and any(
@@ -129,6 +134,20 @@ def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accou
     if state == "PENDING" and len(reasons) == 1:
         detail = f"{detail}; {reasons.pop()}"
     return Status(noted, state, detail, tasks=found)
+
+
+def _with_all_tasks(run: Run, queue: job_status.Queue) -> Run:
+    """Return the run with the tasks that its job has beside those that are known.
+
+    Nobody noted those of one that a user submitted again: sbatch --array=1,3 run_script.sh.
+    """
+    known = set(task_numbers.numbers(run.array))
+    seen = set(history.begun_tasks(run).get(int(run.id), ()))
+    for job_id in queue:
+        job, _, task = job_id.partition("_")
+        if job == run.id and task.isdecimal() and job_status.queued(replace(run, id=job_id), queue):
+            seen.add(int(task))
+    return run if seen <= known else replace(run, array=spans(sorted(known | seen)))
 
 
 def summary(found: tuple[Status, ...]) -> str:

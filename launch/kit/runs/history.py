@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit import slurm
+from kit.base import formats
 from kit.base.errors import KitError, warn
 from kit.base.table import printable
 from kit.files import json_lines, notes, typed_json
@@ -170,7 +171,9 @@ def latest(run: Run) -> Run:
 
     A user may submit a run directory again: sbatch run_script.sh. Its job leaves no other note.
     """
-    if run.state and not (run.local or run.array or run.is_exact):
+    if run.state and run.array and not run.is_exact:
+        run = _latest_array(run)
+    elif run.state and not (run.local or run.is_exact):
         ids = filter(slurm.ID.fullmatch, run.paths.batch_logs())
         newest = max(filter(str.isdecimal, ids), key=int, default="0")  # none of an array's tasks
         if int(newest) > int(run.id.partition("_")[0] or 0):
@@ -179,9 +182,41 @@ def latest(run: Run) -> Run:
     return current(run)
 
 
-def under(run: Run, job_id: str) -> Run:
-    """Return the run under the id of another of its jobs, of which no end is noted."""
-    return replace(run, id=job_id, state="", why="", ends={}, usage=None)
+def _latest_array(run: Run) -> Run:
+    begun = begun_tasks(run)
+    own = int(run.id.partition("_")[0] or 0)
+    later = {(job, task) for job, tasks in begun.items() if job > own for task in tasks}
+    wanted = {task for _, task in later}
+    # Those that go on for another task are no submission of the user's.
+    followers = {
+        job_chain.followed_by(run.paths.logs(f"{job}_{task}"))
+        for job, tasks in begun.items()
+        for task in wanted.intersection(tasks)
+    }
+    newest = max((job for job, task in later if f"{job}_{task}" not in followers), default=0)
+    if newest:
+        run = under(run, str(newest), begun[newest])
+        add(run)
+    return run
+
+
+def begun_tasks(run: Run) -> dict[int, list[int]]:
+    """Return {the number of a job array: its tasks that have begun in this run directory}."""
+    found: dict[int, list[int]] = {}
+    for job_id in filter(slurm.ID.fullmatch, run.paths.batch_logs()):
+        job, _, task = job_id.partition("_")
+        if task:
+            found.setdefault(int(job), []).append(int(task))
+    return found
+
+
+def under(run: Run, job_id: str, tasks: Sequence[int] = ()) -> Run:
+    """Return the run under the id of another of its jobs, of which no end is noted.
+
+    Of an array, `tasks` are those that this job is known to have.
+    """
+    array = formats.spans(sorted(tasks))
+    return replace(run, id=job_id, array=array, state="", why="", ends={}, usage=None)
 
 
 def runs() -> list[Run]:

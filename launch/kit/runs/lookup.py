@@ -33,7 +33,7 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     number, _, cluster = word.partition(";")  # as --parsable prints the id of another cluster
     for run in reversed(known):
         is_there = not cluster or run.cluster == cluster
-        if is_there and (found := _of_job(number, run)):
+        if is_there and (found := of_job(number, run)):
             return found
     if named := [run for run in reversed(known) if word in _names(run)]:
         return _fresh(_meant(word, named, live=live))
@@ -44,7 +44,7 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))
 
 
-def _of_job(number: str, run: Run) -> Optional[Run]:
+def of_job(number: str, run: Run) -> Optional[Run]:
     """Return the run under the id of its job of this number; None if it has no such job.
 
     A job that another goes on for stands for that one.
@@ -52,7 +52,10 @@ def _of_job(number: str, run: Run) -> Optional[Run]:
     if number and number == run.id:
         found = history.current(run)
         # Where its end is noted, no later job of the folder is meant.
-        return replace(found, is_exact=bool(found.state and not (found.local or found.array)))
+        return replace(found, is_exact=bool(found.state and not found.local))
+    if run.array:
+        tasks = history.begun_tasks(run).get(int(number)) if number.isdecimal() else None
+        return replace(history.under(run, number, tasks), is_exact=True) if tasks else None
     logs = run.paths.logs(number)
     if not (number.isdecimal() and os.path.isdir(logs)):
         return None
