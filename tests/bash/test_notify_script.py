@@ -230,6 +230,18 @@ def test_a_job_that_is_ended_tells_so_once_before_its_ranks_are_gone(hook: Hook,
     [
         ("true\nfalse\n", False, "FAILED after N s, exit code 1", "local0: line 2 of host_setup ended with code 1: false"),
         ("exit 0\n", False, "FAILED after N s, exit code 1", "local0: line 1 of host_setup ended with code 0: exit 0"),
+        (
+            "printf exit | tee x; source ./x\n",
+            False,
+            "FAILED after N s, exit code 1",
+            "local0: line 1 of host_setup ended with code 0: printf exit | tee x; source ./x",
+        ),
+        (
+            "export PATH=/nowhere\nmodule load cuda\n",
+            False,
+            "FAILED after N s, exit code 1",
+            "local0: line 2 of host_setup ended with code 127: module load cuda",
+        ),
         ("bash -c 'touch up; exec sleep 300'\n", True, "CANCELLED after N s", ""),
         ("bash -c 'touch up; exec sleep 300' || exit 1\n", True, "CANCELLED after N s", ""),
     ],

@@ -5,6 +5,7 @@ scontrol is a stub that takes the job back into the queue; each attempt is the r
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -267,6 +268,26 @@ def test_what_is_asked_while_host_setup_runs_is_done_behind_it(lines: str, reque
     assert (run / "requeued").exists() == (code == AGAIN) and ("rank0.out" in logs(run)) == (said == "all ranks ended well")
     assert not (run / f"log/{JOB_ID}/request").exists()
     assert (run / f"log/{JOB_ID}/attempts").read_text() == "-\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["bash -c 'touch begun; exec sleep 30'", "bash -c 'touch begun; exec sleep 30' || exit 1", "no-tool 2>/dev/null || bash -c 'touch begun; exec sleep 30'"],
+)
+def test_a_job_that_is_preempted_in_host_setup_goes_on_in_another(line: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "echo up", launcher="srun", on_preempt="checkpoint", host_setup=f"{line}\n")
+    slurm_says = 'echo "JobId=1 JobState=COMPLETING Requeue=0 Restarts=0 PreemptTime=2026-11-21T10:00:00 "'
+    stub(tmp_path / "bin", "scontrol", f'if [[ "$1 $2" == "show job" ]]; then {slurm_says}; else exec {SCRIPTS / "local/scontrol"} "$@"; fi\n')
+    stub(tmp_path / "bin", "sbatch", "echo 78\n")
+    env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="")
+    job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until((tmp_path / "begun").exists)
+    os.killpg(job.pid, signal.SIGTERM)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == 143 and "job 78 goes on" in said, said
+    (run / "host_setup.sh").write_text("true\n")
+    after = subprocess.run(["bash", "run_script.sh"], cwd=run, env={**env, "SLURM_JOB_ID": "78"}, capture_output=True, text=True, timeout=60)
+    assert after.returncode == 0 and f"this job goes on for job {JOB_ID}" in after.stderr, after.stderr
 
 
 def test_a_job_that_was_asked_to_stop_before_it_listened_stops(tmp_path: Path) -> None:

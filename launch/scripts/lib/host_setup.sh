@@ -35,16 +35,22 @@ host_setup::run() {
 
 # host_setup::conclude - when the job has begun: ends it where the lines have failed, or Slurm wants it to end; else keeps what they exported.
 host_setup::conclude() {
-  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal 143
-  if [[ -z "${KIT_HOST_PROBLEM:-}" ]]; then
-    [[ -n "${KIT_IS_AGAIN:-}" ]] || host_setup::keep
-    return 0
+  local facts=''
+  if [[ -n "${KIT_HOST_PROBLEM:-}" && -z "${KIT_SIGNAL}" ]]; then
+    if [[ -n "${KIT_NEAR_END}" ]]; then # the signal may have ended a line that waited
+      preempt::begin
+      preempt::go_on "the time limit is near"
+    fi
+    # Who ends a job tells each of its processes, and a line that has lost its command may have ended with any code.
+    [[ -n "${KIT_LOOPBACK:-}" ]] || facts="$(ending::facts)"
+    [[ "${facts}" != *' JobState='* || "${facts}" == *' JobState=RUNNING '* ]] || KIT_SIGNAL=TERM
   fi
-  if [[ -n "${KIT_NEAR_END}" ]]; then # the signal may have ended a line that waited
-    preempt::begin
-    preempt::go_on "the time limit is near"
+  if [[ -n "${KIT_SIGNAL}" ]]; then
+    preempt::begin # it counts as an attempt for the job that goes on for this one
+    ending::after_signal 143
   fi
-  kit::die "${KIT_HOST_PROBLEM}" "${KIT_HOST_FIX}" setup-failed
+  [[ -z "${KIT_HOST_PROBLEM:-}" ]] || kit::die "${KIT_HOST_PROBLEM}" "${KIT_HOST_FIX}" setup-failed
+  [[ -n "${KIT_IS_AGAIN:-}" ]] || host_setup::keep
 }
 
 # host_setup::file - prints where that is: kit removes this folder with what the scripts of an ended run have left in it.

@@ -8,7 +8,7 @@
 set -eETo pipefail +o posix # ET: their lines are counted in functions, too. Not u: scripts to be sourced often read variables that are not set
 readonly KIT_KEY="$1" KIT_LINES="${KIT_RUN_DIR}/$1.sh"
 shift
-KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED=''
+KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED='' KIT_OWN_PATH="${PATH}"
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/events.sh"
@@ -20,14 +20,16 @@ lines::ended() {
   local -r number="${KIT_FAILED:-${KIT_AT}}"
   local line
   trap - EXIT DEBUG ERR
+  PATH="${KIT_OWN_PATH}" # theirs may lead nowhere
   line="$(sed -n "${number}p" "${KIT_LINES}" 2>/dev/null || true)"
   line="line ${number} of ${KIT_KEY} ended with code ${code}: ${line#"${line%%[! ]*}"}"
   if [[ "${KIT_KEY}" == script ]]; then
     ((code == 0)) || kit::say "${line}"
     exit "${code}"
   fi
-  # Where a signal has ended it, COMMAND is what ran then.
-  if ((code == 0)) && [[ ! "${line}" =~ [^a-z_]exit([^a-z_]|$) || ! "$3" =~ (^|[^a-z_])(exit|source)([^a-z_]|$) ]]; then
+  # Where a signal has ended it, COMMAND is what ran then; behind an `exit`, that or what began the lines.
+  # shellcheck disable=SC2016  # COMMAND is as it is written
+  if ((code == 0)) && [[ "$3" != 'source "${KIT_LINES}"' && ! "$3" =~ (^|[^a-z_])exit([^a-z_]|$) ]]; then
     [[ "${KIT_KEY}" == host_setup ]] || exit 143 # kit has ended this node, since another one failed
     KIT_SIGNAL=TERM
   fi
