@@ -223,10 +223,10 @@ def test_what_the_command_names_is_taken_from_the_snapshot(command: list[str], w
 
 def test_a_json_file_that_an_option_may_write_is_frozen_only_if_git_tracks_it(kit, project: Path) -> None:
     git(project, "init")
-    write(project, train_py="1", new_json="1", model_json="1")
-    git(project, "add", "model.json")
-    words = "--model model.json --history model.json --model=new.json"
-    frozen = '--model "${KIT_CODE}"/model.json --history model.json --model=new.json'
+    write(project, train_py="1", new_json="1", model_json="1", history_json="1")
+    git(project, "add", "model.json", "history.json")
+    words = "--model model.json --history history.json --model=new.json"
+    frozen = '--model "${KIT_CODE}"/model.json --history history.json --model=new.json'
     kit("render", "train.py", "--output", "one", "--", *words.split(), cwd=project)
     command = json.loads((project / "one/run.json").read_text())["plan"]["program"]["command"]
     assert " ".join(command[1:]) == frozen.replace('"${KIT_CODE}"', f"{project}/one/code")
@@ -267,29 +267,31 @@ MONOREPO = {"train_py": "print('root')", "conf_yaml": "1", "sub__train_py": "pri
         "env --chdir=sub python train.py",
         "env -C sub python train.py",
         'cd sub && python train.py --config only.yaml "$@"',
+        "run() { python train.py; }; cd sub; run",
+        "for each in 1 2; do python train.py; cd sub; done",
+        "CONF=conf.yaml; (cd sub; python -m train $CONF)",
     ],
 )
-def test_behind_a_change_of_folder_a_script_is_left_as_it_is(line: str, kit, project: Path) -> None:
+def test_a_script_that_changes_its_folder_is_left_as_it_is(line: str, kit, project: Path) -> None:
     write(project, **MONOREPO)
     (project / "job.yaml").write_text(json.dumps({"script": line}))
     done = kit("render", "job.yaml", "--output", "out", "--", "--other", "only.yaml", "--config", "conf.yaml", cwd=project)
     assert (project / "out/script.sh").read_text() == f"{line}\n"
     assert " script --other only.yaml --config conf.yaml)\n" in (project / "out/env.sh").read_text()
     assert done.stderr == ""
-    why = "the script changes its folder, and kit freezes no file behind that; for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
+    why = "the script changes its folder, and kit freezes no relative name in it; for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
     assert f"\n  code:          live: {why}\n" in done.stdout
 
 
-def test_before_a_change_of_folder_and_by_whole_paths_a_script_is_frozen_and_the_rest_is_named(kit, project: Path) -> None:
+def test_by_whole_paths_a_script_that_changes_its_folder_is_frozen_and_the_rest_is_named(kit, project: Path) -> None:
     write(project, **MONOREPO)
-    script = f"# cd\npython train.py --cd=conf.yaml\ncd sub; python {project}/sub/train.py --config only.yaml\npython train.py\n"
+    script = f"# cd\npython train.py --cd=conf.yaml\ncd sub; python {project}/sub/train.py --config only.yaml\n"
     (project / "job.yaml").write_text(json.dumps({"script": script}))
     done = kit("render", "job.yaml", "--output", "out", "--", "conf.yaml", f"{project}/conf.yaml", cwd=project)
-    frozen = '# cd\npython "${KIT_CODE}"/train.py --cd="${KIT_CODE}"/conf.yaml\n'
-    assert (project / "out/script.sh").read_text() == (frozen + 'cd sub; python "${KIT_CODE}"/sub/train.py --config only.yaml\npython train.py\n')
+    assert (project / "out/script.sh").read_text() == script.replace(f"{project}/", '"${KIT_CODE}"/')
     assert ' script conf.yaml "${KIT_RUN_DIR}"/code/conf.yaml)\n' in (project / "out/env.sh").read_text()
     assert done.stderr == (
-        "kit: line 3 of the script names only.yaml in another folder, and it is live: "
+        "kit: line 2 of the script names train.py, which is live, since the script changes its folder: "
         'the snapshot\'s is "${KIT_CODE}"/ and its path from the working directory\n'
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Callable
 
 import pytest
+from kit.base import assets
 from kit.base.errors import Problems, UsageError
 from kit.config import job_file
-from kit.plan import own_lines, resolve
+from kit.plan import resolve
 from kit.plan.plan import Plan
 
 JOB = """\
@@ -18,7 +20,7 @@ setup: |
   source venv/bin/activate
 script: |
   accelerate launch train.py --config conf.yaml \\
-    --out=log.json > train.py  # train.py
+    --out=log.json > log.txt  # train.py
   echo "train.py"; python lib/x.py; cat train.py
 """
 
@@ -61,7 +63,7 @@ def test_the_code_that_a_script_names_is_frozen(project: Path) -> None:
         plan(JOB).program.script
         == """\
 accelerate launch "${KIT_CODE}"/train.py --config "${KIT_CODE}"/conf.yaml \\
-  --out=log.json > train.py  # train.py
+  --out=log.json > log.txt  # train.py
 echo "train.py"; python "${KIT_CODE}"/lib/x.py; cat "${KIT_CODE}"/train.py
 """
     )
@@ -72,10 +74,88 @@ def test_a_file_that_a_script_names_by_its_whole_path_is_found_in_the_copy(proje
     assert made.program.script == 'python "${KIT_CODE}"/lib/x.py "${KIT_CODE}"/train.py\n'
 
 
-def test_the_code_of_a_script_with_a_here_document_is_live(project: Path) -> None:
-    made = plan("script: |\n  python train.py <<END\n  train.py\n  END\n")
-    assert made.program.code is None
-    assert made.reasons.why_live == "the script has a here-document, and kit looks for no files in one"
+@pytest.mark.parametrize(
+    ("line", "frozen"),
+    [
+        # Quotes, here-documents, patterns, tests, redirections, groups of characters.
+        ("""python -c 'import os; os.system("python train.py x")'""", None),
+        ('echo "see conf.yaml for it"', None),
+        ('python CODE/train.py --notes "llama conf.yaml v2"', ""),
+        ('bash -c "python train.py --a b"', None),
+        ("case $1 in train.py) echo;; esac; [[ $1 == conf.yaml ]]", None),
+        ("cat <<'END'\n$(cat train.py)\nEND\npython CODE/lib/x.py <conf.yaml", ""),
+        ("python CODE/train.py <<END\ntrain.py $(cat CODE/conf.yaml)\nEND", ""),
+        ("echo ä; python CODE/train.py", ""),
+        # Wherever a command is.
+        ("run() { python CODE/train.py; }; run", ""),
+        ("if (python CODE/train.py); then x=$(cat CODE/conf.yaml); fi; { python CODE/lib/x.py; }", ""),
+        # What variables are set to.
+        ("ARGS=(CODE/train.py --config CODE/conf.yaml); export C=CODE/conf.yaml", ""),
+        ("for file in CODE/conf.yaml CODE/train.py; do python $file > out/$file; done", ""),
+    ],
+)
+def test_bash_says_which_words_of_a_script_name_files(line: str, frozen: str | None, project: Path) -> None:
+    script = line.replace("CODE/", "") + "\n"
+    made = plan(json.dumps({"script": script}))
+    assert made.program.script == line.replace("CODE/", '"${KIT_CODE}"/') + "\n"
+    assert (made.program.code is None) == (frozen is None)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "cat > conf.yaml <<END\na: 1\nEND",
+        "echo 'a: 1' | tee -a conf.yaml",
+        'sed s/a/b/ train.txt >> "conf.yaml"',
+        "CONF=conf.yaml\nenvsubst < conf.tmpl > $CONF",
+        "for each in log.json conf.yaml; do rm -f $each; done",
+        "cp log.json ./conf.yaml",
+        "cp lib/conf.yaml .",
+        "mv new.yaml conf.yaml",
+        "sed -i s/a/b/ conf.yaml",
+        'python lib/x.py --output "conf.yaml"',
+        'CONF="conf.yaml"; python lib/x.py --output="${CONF}"',
+        "cd lib && python x.py > ../conf.yaml",
+    ],
+)
+def test_a_file_that_lines_of_the_job_write_is_live(lines: str, project: Path) -> None:
+    """In the copy it would be what an earlier run wrote. kit says so, unless one script writes and reads it."""
+    for key in ("setup", "host_setup"):
+        made = plan(json.dumps({key: lines, "command": "train.py --config=conf.yaml conf.yaml"}))
+        assert made.program.command == (f"{project}/runs/x/code/train.py", "--config=conf.yaml", "conf.yaml")
+        assert made.program.code and made.program.code.notes == (f"conf.yaml is written by {key}: it is live",)
+    made = plan(json.dumps({"setup": lines, "script": "python train.py conf.yaml"}))
+    assert made.program.script == 'python "${KIT_CODE}"/train.py conf.yaml\n'
+    assert made.program.code and made.program.code.notes == ("conf.yaml is written by setup: it is live",)
+    if "cd " not in lines:
+        made = plan(json.dumps({"script": f"{lines}\npython train.py --config conf.yaml\n"}))
+        assert made.program.script.endswith('\npython "${KIT_CODE}"/train.py --config conf.yaml\n')
+        assert made.program.code and not made.program.code.notes
+
+
+def test_a_file_that_a_script_reads_and_copies_elsewhere_is_frozen(project: Path) -> None:
+    lines = 'cp conf.yaml "$OUT"/; cp conf.yaml out/conf.yaml; sed s/a/b/ conf.yaml > /dev/null; python train.py conf.yaml 2> err\n'
+    assert plan(json.dumps({"script": lines})).program.script == lines.replace("conf.yaml", '"${KIT_CODE}"/conf.yaml').replace(
+        'out/"${KIT_CODE}"/', "out/"
+    ).replace("train.py", '"${KIT_CODE}"/train.py')
+
+
+def test_nobody_is_warned_of_a_file_that_lines_of_the_job_write(project: Path) -> None:
+    problems = Problems()
+    host_setup = "cat > new.yaml <<END\na: 1\nEND\n"
+    plan(json.dumps({"host_setup": host_setup, "command": "train.py --config new.yaml"}), problems=problems)
+    plan(json.dumps({"host_setup": host_setup, "script": "echo > new.py; python new.py --config new.yaml"}), problems=problems)
+    assert problems.warnings == []
+
+
+def test_what_shfmt_cannot_read_is_live_and_said_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan(json.dumps({"script": "A=(1) python train.py\n"}))
+    assert (made.program.code, made.reasons.why_live) == (None, "kit finds no files in the script: shfmt cannot read it")
+    monkeypatch.setattr(assets, "program", lambda name: "")
+    made = plan(json.dumps({"script": "python train.py # 1\n"}))
+    assert (made.program.code, made.reasons.why_live) == (None, "kit finds no files in the script: that needs shfmt: pip install shfmt-py")
+    made = plan(json.dumps({"setup": "echo > conf.yaml # 1", "command": "train.py conf.yaml"}))
+    assert made.program.code and made.program.code.notes == ("kit finds no files that setup writes: that needs shfmt: pip install shfmt-py",)
 
 
 def test_a_script_runs_once_on_each_node_unless_a_launcher_is_named(project: Path) -> None:
@@ -150,10 +230,6 @@ def test_a_sweep_reaches_a_script_by_a_variable(project: Path) -> None:
 def test_a_token_in_a_line_is_refused(project: Path) -> None:
     with pytest.raises(UsageError, match="looks like"):
         plan(f"command: train.py\nsetup: export HF_TOKEN=hf_{'a' * 34}\n")
-
-
-def test_a_script_with_a_here_document_has_no_words() -> None:
-    assert list(own_lines.words("cat <<E > x.py\ntrain.py\nE\n")) == []
 
 
 # ---------------------------------------------------------------- variables in paths

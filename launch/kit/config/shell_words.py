@@ -24,16 +24,9 @@ SHELLS = {"bash", "sh", "dash", "ksh", "zsh"}
 _MOVES = re.compile(r"(?<![\w./=:$@%+-])(cd|pushd|popd)(?![\w./=:@%+-])|--chdir\b|\benv -C\b")
 
 
-def moves_at(script: str) -> int:
-    """Return where lines of bash first change their folder; their end, if they never do."""
-    code = re.sub(r"(?m)(?<!\S)#.*", lambda comment: " " * len(comment.group()), script)
-    found = _MOVES.search(code)
-    return found.start() if found else len(script)
-
-
-def changes_folder(script: str) -> bool:
-    """Return whether relative names may begin elsewhere than at the working directory."""
-    return moves_at(script) < len(script)
+def changes_folder(lines: str) -> bool:
+    """Return whether relative names in bash may begin elsewhere than at the working directory."""
+    return _MOVES.search(re.sub(r"(?m)(?<!\S)#.*", "", lines)) is not None
 
 
 def refuse_first(words: list[str], where: str, problems: Problems) -> None:

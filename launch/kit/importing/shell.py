@@ -41,8 +41,11 @@ class Script:
 
     def writes(self, node: Node) -> bool:
         """Return whether a statement writes into a file."""
-        found = (item for part in descend(node) for item in part.get("Redirs") or [])
-        return any(_WRITES.match(self.text(item)) for item in found)
+        return any(self.redirects_into_files(part) for part in descend(node))
+
+    def redirects_into_files(self, node: Node) -> list[Node]:
+        """Return the redirections of a statement itself that write into files."""
+        return [item for item in node.get("Redirs") or [] if _WRITES.match(self.text(item))]
 
 
 def parse(text: str, where: str) -> Script:

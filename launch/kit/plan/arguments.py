@@ -8,34 +8,13 @@ import re
 from kit.base.errors import Problems
 from kit.config import shell_words, suggest
 from kit.config.job import Job
+from kit.plan import file_words
 from kit.plan.mounting import FileView
 
-CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-# How the options are called whose files the program writes, and those whose files it surely reads.
-_WRITTEN = re.compile(
-    "(?i)(.*[-_.])?(o$|out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt|dest"
-    "|history|summar|prediction)(?!.*(conf|cfg))"
-)
-_SETTINGS = re.compile("(?i)(c|ds)$|.*(args$|conf|cfg|param|setting|recipe|deepspeed|fsdp)")
 # Only 0 is surely a process's number: other numbers may be a matrix's rank, as for LoRA.
 _FIRST_RANK = re.compile(r"(--?(?:(node|machine|global|local)[_-])?rank)[ =]0")
 _OWN_RANK = {"node": "NODE_RANK", "machine": "NODE_RANK", "local": "LOCAL_RANK"}
 _OPTION_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S.*)")
-
-
-def is_written(before: str) -> bool:
-    """Return whether the word before a file, `--option` or `name=`, says that it is written."""
-    return _is_option(before) and _WRITTEN.match(before.strip("-=")) is not None
-
-
-def is_surely_read(before: str, path: str) -> bool:
-    """Return False for what an option's name leaves open: its .json may be results as well."""
-    is_open = path.endswith(".json") and _is_option(before)
-    return not is_open or _SETTINGS.match(before.strip("-=")) is not None
-
-
-def _is_option(before: str) -> bool:
-    return before.startswith("-") or before.endswith("=")
 
 
 def check(job: Job, view: FileView, problems: Problems) -> None:
@@ -54,19 +33,21 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
             )
             problems.warn(where, f"every rank gets {rank.group()}", fix)
         option, equals, value = word.rpartition("=")
-        if not is_written(option + equals if equals else before):
+        if not file_words.is_written(option + equals if equals else before):
             _check_file(job, value, view, problems)
 
 
 def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None:
     """Warn of a configuration file that is not below the working directory, where it belongs."""
-    if not name.endswith(CONFIGURATIONS) or re.search(r"[{}*?$:\s]", name):
+    if not name.endswith(file_words.CONFIGURATIONS) or re.search(r"[{}*?$:\s]", name):
         return
     path = view.on_this_side(name)
     if os.path.isabs(name) or path is None or os.path.exists(path):
         return
     if shell_words.changes_folder(job.script or ""):
         return  # whose "$@" may begin elsewhere
+    if file_words.writer(job, name, view):
+        return
     fix = f"looked for {path}; relative paths start at the working directory"
     problem = f"there is no {name}, which the command names"
     problems.warn(job.where("command"), problem, suggest.neighbour(path, fix))

@@ -1,4 +1,4 @@
-"""Check the lines of bash that a job brings, and find the code that its script names."""
+"""Check the lines of bash that a job brings."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from kit.base.errors import Problems
-from kit.config import shell_words, suggest
+from kit.config import suggest
 from kit.config.job import Job
 from kit.config.plugins import Plugin
-from kit.plan import arguments, run_paths
+from kit.plan import file_words, run_paths
 from kit.plan.mounting import FileView
 
 PATIENCE_S = 10.0
@@ -24,18 +23,6 @@ _OF_RANK = re.compile(r"\$\{?(RANK|LOCAL_RANK|WORLD_SIZE)\b")
 _MODULE = re.compile(r"^[ \t]*module[ \t]+\w.*", re.MULTILINE)
 # They ask Slurm for tasks, whose scripts are running already.
 STARTERS = {"srun", "sbatch", "salloc", "mpirun", "mpiexec"}
-# A word with nothing that bash would read in another way.
-_PLAIN = re.compile(r"[\w./+=:@%-]+")
-
-
-class Word(NamedTuple):
-    """A plain word of a script."""
-
-    line: int
-    start: int  # in the text; behind `--option=`
-    path: str
-    before: str  # `--option`, `name=`, or the word before it
-    is_placed: bool  # not relative behind a `cd`, where kit does not know which file it means
 
 
 def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
@@ -89,54 +76,21 @@ def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Pr
 
 
 def _check_words(job: Job, script: str, view: FileView, problems: Problems) -> None:
-    """Refuse what would start tasks from within a task, and warn of files that are not there.
-
-    The script itself may write them.
-    """
-    for word in words(script):
+    """Refuse what would start tasks from within a task, and warn of files that are not there."""
+    for word in file_words.words(script):
         if word.path in STARTERS and not word.before:
             problem = f"line {word.line} of the script calls {word.path}, and runs in each task"
             fix = "leave that word and its options out; `launcher: srun` runs it once for each rank"
             problems.add(job.where("script"), problem, fix)
         path = None if view.is_on_nodes(word.path) else view.on_this_side(word.path)
         is_read = word.path.endswith(".py") or (
-            word.path.endswith(arguments.CONFIGURATIONS)
+            word.path.endswith(file_words.CONFIGURATIONS)
             and word.before.startswith("-")
-            and not arguments.is_written(word.before)
+            and not file_words.is_written(word.before)
         )
-        if is_read and word.is_placed and path is not None and not os.path.lexists(path):
+        if not is_read or not word.is_placed or file_words.writer(job, word.path, view):
+            continue
+        if path is not None and not os.path.lexists(path):
             problem = f"line {word.line} of the script names {word.path}, which is not there"
             fix = suggest.neighbour(path, f"looked for {path}")
             problems.warn(job.where("script"), problem, fix)
-
-
-def words(script: str) -> Iterator[Word]:
-    """Yield the plain words of a script, without comments and what output goes to.
-
-    A script with a here-document has none: what is in one is text.
-    """
-    if "<<" in script:
-        return
-    start, moves_at = 0, shell_words.moves_at(script)
-    for number, line in enumerate(script.splitlines(keepends=True), 1):
-        before = ""
-        for match in re.finditer(r"\S+", line):
-            word = match.group().rstrip(";&|)")
-            if word.startswith("#"):
-                break
-            option, equals, path = word.partition("=")
-            if _PLAIN.fullmatch(word) and not before.endswith((">", "<")):
-                offset = len(option) + 1 if equals else 0
-                at, path = start + match.start() + offset, path if equals else word
-                is_placed = at < moves_at or os.path.isabs(path)
-                yield Word(number, at, path, option + equals if equals else before, is_placed)
-            before = match.group()
-        start += len(line)
-
-
-def with_frozen(script: str, frozen: Mapping[Word, str]) -> str:
-    """Return the script in which these words name files of the code's copy."""
-    for word in sorted(frozen, key=lambda word: word.start, reverse=True):
-        place = f'"${{KIT_CODE}}"/{frozen[word]}'
-        script = script[: word.start] + place + script[word.start + len(word.path) :]
-    return script

@@ -18,12 +18,12 @@ from typing import NamedTuple, Optional, TypedDict
 from kit.base.errors import KitError, Problems
 from kit.config import paths, shell_words, sweeps
 from kit.config.job import Job
-from kit.plan import arguments, own_lines, program, run_paths
+from kit.plan import file_words, program, run_paths
 from kit.plan.mounting import FileView
 from kit.plan.plan import RankProgram, Snapshot
 from kit.plan.source_files import Sources, find
 
-ENDINGS = (".py", ".sh", ".bash", *arguments.CONFIGURATIONS)
+ENDINGS = (".py", ".sh", ".bash", *file_words.CONFIGURATIONS)
 
 
 class CodeRecord(TypedDict, total=False):
@@ -67,11 +67,13 @@ def freeze(
     if not root or not (words or in_script or _has_package(root, package)):
         return live, _why_not_found(live.script)
     sources = find(root, job.where("code") or "code", problems, keyrings)
-    names = set(sources.names)
+    named = sorted({*in_script.values(), *(name for word in words.values() for name in word.files)})
+    made = {name: key for name in named if (key := file_words.writer(job, name, view))}
+    names, tracked = set(sources.names) - made.keys(), sources.tracked - made.keys()
     used = {
         index: word
         for index, word in words.items()
-        if (names if word.is_surely_read else sources.tracked).issuperset(word.files)
+        if (names if word.is_surely_read else tracked).issuperset(word.files)
     }
     is_module = package != "" and any(
         name.startswith(f"{package}/") or name == f"{package}.py" for name in names
@@ -79,15 +81,14 @@ def freeze(
     frozen = {
         word: name
         for word, name in in_script.items()
-        if name in (names if arguments.is_surely_read(word.before, word.path) else sources.tracked)
+        if name in (names if file_words.is_surely_read(word.before, word.path) else tracked)
     }
     if not used and not is_module and not frozen:
-        named = {name for word in words.values() for name in word.files}
-        return live, _why_not_copied(named | {*in_script.values()}, sources)
+        return live, "; ".join(_made(made)) or _why_not_copied(set(named), sources)
     files = tuple(name for word in used.values() for name in word.files)
     files += tuple(dict.fromkeys(frozen.values()))
     notes = [*sources.notes, *(note for name in files for note in _live_code(root, name, names))]
-    notes += _live_words(live.script)
+    notes += [*_made(made), *_unread(job), *_live_words(live.script)]
     snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
     place = f"{run_dir}/{run_paths.CODE}"
     command = list(live.command)
@@ -96,7 +97,7 @@ def freeze(
     if is_module and module is not None:
         command[module - 1] = f"{run_dir}/{run_paths.STARTER}"  # instead of -m
     env = tuple(_frozen_env(dict(live.env), snapshot, place).items())
-    script = own_lines.with_frozen(live.script, frozen)
+    script = file_words.with_frozen(live.script, frozen)
     return replace(live, command=tuple(command), env=env, code=snapshot, script=script), ""
 
 
@@ -108,7 +109,7 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
         is_option = index > 0 and word.startswith("-")
         option, equals, path = word.partition("=") if is_option else ("", "", word)
         before = option if equals else command[index - 1] if index else ""
-        if arguments.is_written(before):
+        if file_words.is_written(before):
             continue  # nobody would look for it in the copy
         programs = sweeps.programs(path, job.sweep)
         if is_moved and not all(map(os.path.isabs, programs)):
@@ -116,7 +117,7 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
         if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in programs):
             continue
         files = tuple(filter(None, (_name(each, root, view) for each in programs)))
-        is_read = all(arguments.is_surely_read(before, each) for each in programs)
+        is_read = all(file_words.is_surely_read(before, each) for each in programs)
         if len(programs) == len(files) == 1:
             found[index] = _Word(option + equals, files[0], files, is_read)
         elif list(files) == list(map(os.path.normpath, programs)):
@@ -125,18 +126,18 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
     return found
 
 
-def _words_of_script(script: str, root: str, view: FileView) -> dict[own_lines.Word, str]:
+def _words_of_script(script: str, root: str, view: FileView) -> dict[file_words.Word, str]:
     """Return {word: file} of the words that name code or settings of the working directory."""
     return {
         word: name
-        for word in own_lines.words(script)
+        for word in file_words.words(script)
         if _is_of_run(word) and word.is_placed
         if (name := _name(word.path, root, view))
     }
 
 
-def _is_of_run(word: own_lines.Word) -> bool:
-    return word.path.endswith(ENDINGS) and not arguments.is_written(word.before)
+def _is_of_run(word: file_words.Word) -> bool:
+    return word.path.endswith(ENDINGS) and not file_words.is_written(word.before)
 
 
 def _name(path: str, root: str, view: FileView) -> Optional[str]:
@@ -153,11 +154,11 @@ def _has_package(root: str, package: str) -> bool:
 
 
 def _why_not_found(script: str) -> str:
-    if "<<" in script:
-        return "the script has a here-document, and kit looks for no files in one"
+    if unread := file_words.unread(script):
+        return f"kit finds no files in the script: {unread}"
     if shell_words.changes_folder(script):
         way = "for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
-        return f"the script changes its folder, and kit freezes no file behind that; {way}"
+        return f"the script changes its folder, and kit freezes no relative name in it; {way}"
     return f"the {'script' if script else 'command'} names no file of the working directory"
 
 
@@ -183,13 +184,27 @@ def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str
     return {**env, "PYTHONPATH": ":".join(folders)}
 
 
-def _live_words(script: str) -> list[str]:
-    """Return a note about the first file that the script names behind a `cd`: the live one."""
-    behind = [word for word in own_lines.words(script) if _is_of_run(word) and not word.is_placed]
+def _made(made: dict[str, str]) -> list[str]:
+    """Return notes about files that lines of the job write, and which are live for that."""
+    # In a script, both lines are before the user's eyes.
     return [
-        f"line {word.line} of the script names {word.path} in another folder, and it is live: "
-        'the snapshot\'s is "${KIT_CODE}"/ and its path from the working directory'
-        for word in behind[:1]
+        f"{name} is written by {key}: it is live" for name, key in made.items() if key != "script"
+    ]
+
+
+def _unread(job: Job) -> list[str]:
+    """Return notes about lines that may write files, and that kit cannot read."""
+    why = {key: file_words.unread(getattr(job, key) or "") for key in ("setup", "host_setup")}
+    return [f"kit finds no files that {key} writes: {text}" for key, text in why.items() if text]
+
+
+def _live_words(script: str) -> list[str]:
+    """Return a note about the first file that a script with a `cd` names: the live one."""
+    moved = [word for word in file_words.words(script) if _is_of_run(word) and not word.is_placed]
+    return [
+        f"line {word.line} of the script names {word.path}, which is live, since the script changes"
+        ' its folder: the snapshot\'s is "${KIT_CODE}"/ and its path from the working directory'
+        for word in moved[:1]
     ]
 
 
