@@ -58,7 +58,7 @@ def names(folder: Path) -> list[str]:
 
 def test_git_says_what_is_code(project: Path) -> None:
     git(project, "init")
-    write(project, train_py="1", gone_py="1", pkg__a_py="1", _gitignore="*.log\n/data/\n*.so\n.venv/\n", x_log="1", data__big="1", pkg__c_so="1")
+    write(project, train_py="1", gone_py="1", pkg__a_py="1", _gitignore="*.log\n*.npy\n/data/\n*.so\n.venv/\n", x_log="1", x_npy="1", data__big="1", pkg__c_so="1")
     git(project, "add", "train.py", "gone.py", "pkg/a.py")
     git(project, "commit", "-m", "x")
     (project / "gone.py").unlink()
@@ -69,8 +69,8 @@ def test_git_says_what_is_code(project: Path) -> None:
     for file in ("env.sh", "run_script.sh", "run.json"):
         (project / "out" / file).touch()
     assert names(project) == [".gitignore", "new.py", "pkg/a.py", "pkg/cached.py", "train.py"]
-    # What git ignores may still be looked for beside the code: data, logs, modules built in place.
-    assert sorted(set(found(project).to_link())) == ["data", "images", "pkg/c.so", "x.log"]
+    # What git ignores may still be looked for beside the code: data, modules built in place; not logs.
+    assert sorted(set(found(project).to_link()[0])) == ["data", "images", "pkg/c.so", "x.npy"]
     # A part of a checkout is a project of its own.
     assert names(project / "pkg") == ["a.py", "cached.py"]
 
@@ -111,7 +111,7 @@ def test_kitignore_takes_more_out(project: Path) -> None:
         if by_git:
             git(project, "init")
         assert names(project) == [".kitignore", "train.py"]
-        assert sorted(set(found(project).to_link())) == ["data", "notes.txt"]
+        assert sorted(set(found(project).to_link()[0])) == ["data", "notes.txt"]
     (project / ".kitignore").write_text("data\n!data/c.json\n")
     assert names(project) == [".kitignore", "data/c.json", "notes.txt", "train.py"]
 
@@ -126,9 +126,25 @@ def test_a_large_file_that_git_would_take_is_refused_by_name(project: Path) -> N
         found(project)
     assert str(raised.value) == (
         "kit: code: too large for a snapshot of the code: a.pt (10 MiB), b.pt (10 MiB), c.pt (10 MiB) and 1 more\n"
-        "  fix: ignore in .gitignore what is not code, or in .kitignore, "
+        "  fix: ignore what is not code in .gitignore, if git does not track it, or in .kitignore, "
         "which is written as .dockerignore is; or run live code: `code: live`"
     )
+
+
+def test_old_results_in_great_number_get_no_links(kit, project: Path) -> None:
+    """Each run would have them all."""
+    git(project, "init")
+    write(project, train_py="1", _gitignore="*.out\n*.npy\n*.so\n", logs__readme_txt="1", logs__a_so="1", a_npy="1")
+    git(project, "add", "train.py", "logs/readme.txt")
+    for number in range(source_files.MOST_LINKS + 1):
+        (project / f"logs/{number}.npy").touch()
+        (project / f"slurm-{number}.out").touch()
+    done = kit("render", "train.py", "--output", "out", cwd=project)
+    assert sorted(path.name for path in (project / "out/code").rglob("*") if path.is_symlink()) == ["a.npy", "a.so"]
+    assert done.stderr == "kit: no links in the snapshot of the code to 201 ignored files: logs/*.npy; a program finds them in the working directory\n"
+    (project / "logs/0.npy").unlink()
+    kit("render", "train.py", "--output", "two", cwd=project)
+    assert (project / "two/code/logs/1.npy").is_symlink()
 
 
 @pytest.mark.parametrize(("limit", "value", "problem"), [("MOST_FILES", 2, "holds more than 2 files"), ("MOST_BYTES", 2, "together: 3 bytes")])

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Optional, TypedDict
 
-from kit.base.errors import KitError, Problems
+from kit.base.errors import KitError, Problems, warn
 from kit.config import paths, shell_words, sweeps
 from kit.config.job import Job
 from kit.plan import file_words, program, run_paths
@@ -232,7 +232,10 @@ def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
     place.mkdir(mode=0o700)
     sizes = [_copy_one(snapshot, name, place / name) for name in snapshot.sources.names]
     copied = [size for size in sizes if size is not None]
-    linked = [name for name in snapshot.sources.to_link() if _link(snapshot, name, place)]
+    wanted, notes = snapshot.sources.to_link()
+    linked = [name for name in wanted if _link(snapshot, name, place)]
+    for note in notes:
+        warn(f"kit: {note}")
     return {
         "live": False,
         "folder": run_paths.CODE,

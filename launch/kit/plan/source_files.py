@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +24,8 @@ from kit.plan import file_list, key_files, run_paths
 LARGE = 10 << 20  # bytes of one file
 MOST_BYTES = 200 << 20
 MOST_FILES = 20_000
+MOST_LINKS = 200  # to what has one ending, in one folder
+OUTPUT = (".err", ".log", ".out", ".pyc", ".tmp")  # not looked for beside the code
 IGNORE = ".kitignore"
 _LINKED = "{} in the snapshot of the code, but linked there, and live"
 OTHER_WAYS = f"or in {IGNORE}, which is written as .dockerignore is; or run live code: `code: live`"
@@ -41,12 +44,21 @@ class Sources(NamedTuple):
     tracked_keys: tuple[str, ...] = ()  # among `names`
     tracked: frozenset[str] = frozenset()  # those of `names` that git is known to track
 
-    def to_link(self) -> list[str]:
-        """Return `left_out` and what git ignores, which is asked for here: a dry run needs none."""
+    def to_link(self) -> tuple[list[str], list[str]]:
+        """Return what is linked to, of `left_out` and what git ignores, and notes on the rest."""
         which = ("--others", "--ignored", "--directory")
-        ignored = _git_lists(self.root, *which) if self.by_git else None
+        ignored = _git_lists(self.root, *which) if self.by_git else None  # a dry run needs none
         wanted = [name for name in ignored or {} if _may_be_looked_for(self.root, name)]
-        return [*self.left_out, *(name.rstrip("/") for name in wanted)]
+        names = [*self.left_out, *(name.rstrip("/") for name in wanted)]
+        kinds = [(os.path.dirname(name), os.path.splitext(name)[1]) for name in names]
+        # Links to each old result would fill a quota of files within some hundred runs.
+        many = {kind: count for kind, count in Counter(kinds).items() if count > MOST_LINKS}
+        notes = [
+            f"no links in the snapshot of the code to {count:,} ignored files: "
+            f"{os.path.join(folder, '*')}{ending}; a program finds them in the working directory"
+            for (folder, ending), count in many.items()
+        ]
+        return [name for name, kind in zip(names, kinds) if kind not in many], notes
 
 
 def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()) -> Sources:
@@ -69,7 +81,7 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()
     sizes, large = _sizes(root, names)
     shown = first([f"{name} ({size(count)})" for name, count in large.items()], 3)
     if large and by_git:
-        fix = f"ignore in .gitignore what is not code, {OTHER_WAYS}"
+        fix = f"ignore what is not code in .gitignore, if git does not track it, {OTHER_WAYS}"
         problems.add(where, f"too large for a snapshot of the code: {shown}", fix)
     elif large:
         left_out |= dict.fromkeys(large)
@@ -257,7 +269,7 @@ def _may_be_looked_for(root: str, name: str) -> bool:
         is_environment = os.path.exists(os.path.join(root, name, "pyvenv.cfg"))
         if parts[-1].startswith(".") or is_environment:
             return False
-    return parts[0] != "runs" and "__pycache__" not in parts and not name.endswith(".pyc")
+    return parts[0] != "runs" and "__pycache__" not in parts and not name.endswith(OUTPUT)
 
 
 # ---------------------------------------------------------------- without
