@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,21 @@ def test_a_dry_run_shows_what_it_would_wait_for_and_asks_nobody(tmp_path: Path, 
     done = submit("--after", "1", "--dry-run")
     assert done.stderr.endswith("kit: to be submitted by: sbatch --dependency=afterok:1 --kill-on-invalid-dep=yes run_script.sh\n")
     assert calls(tmp_path) == [] and not (tmp_path / "runs/train").exists()
+
+
+def test_settings_that_the_run_before_may_write_are_said_to_be_those_of_now(tmp_path: Path, submit) -> None:
+    submitted(tmp_path, "1", name="first")
+    for name in ("conf.yaml", "b.json"):
+        (tmp_path / name).touch()
+    done = submit("--after", "first", "--dry-run", "--", "conf.yaml", "--deepspeed", "b.json")
+    said = "kit: reads conf.yaml, b.json as of now; to read what that run leaves: `code: live`, or name them in .kitignore"
+    assert done.stderr.splitlines()[:2] == ["kit: waits for first (1) to end well", said]
+    for arguments in (("--after", "1", "--code", "live"), ()):
+        assert "as of now" not in submit(*arguments, "--dry-run", "--", "conf.yaml").stderr
+    git = ("git", "-c", "init.defaultBranch=main")
+    subprocess.run([*git, "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run([*git, "add", "conf.yaml"], cwd=tmp_path, check=True)
+    assert "as of now" not in submit("--after", "1", "--dry-run", "--", "conf.yaml").stderr
 
 
 REFUSED = {

@@ -7,6 +7,8 @@ from typing import NamedTuple, Optional
 
 from kit import slurm
 from kit.base.errors import UsageError
+from kit.base.formats import first
+from kit.plan.file_words import CONFIGURATIONS
 from kit.plan.plan import Plan
 from kit.runs import lookup, status, submit
 from kit.runs.history import Run
@@ -49,7 +51,18 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
                 _refuse_other_cluster(wait, plan)
             waits.append(wait)
             said.append(f"waits for {wait.run} {WORDS[wait.kind]}")
+    if waits and (names := _frozen_settings(plan)):
+        way = "to read what that run leaves: `code: live`, or name them in .kitignore"
+        said.append(f"reads {first(names, 3)} as of now; {way}")
     return _options(waits, own), said
+
+
+def _frozen_settings(plan: Plan) -> list[str]:
+    """Return the frozen files that a run before this one may write: no code, and unknown to git."""
+    code = plan.program.code
+    names = code.used if code else ()
+    tracked = code.sources.tracked if code else ()
+    return [name for name in names if name.endswith(CONFIGURATIONS) and name not in tracked]
 
 
 def _wait(word: str) -> Wait:
