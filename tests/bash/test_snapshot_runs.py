@@ -198,11 +198,11 @@ def test_hostile_names_survive_the_snapshot_and_the_repetition(kit, tmp_path: Pa
     (project / script).write_text("import json, os, sys\nprint(json.dumps([__file__, *sys.argv[1:], os.environ['KIT_CODE']]))\n")
     (project / settings).touch()
     first, second = (project / f"{word} {HOSTILE_NAME}" for word in ("first", "second"))
-    kit("run", f"./{script}", "--code", "snapshot", "--launcher", "srun", "--output", str(first), "--", f"--x={settings}", cwd=project)
+    kit("run", f"./{script}", "--code", "snapshot", "--launcher", "srun", "--output", str(first), "--", f"--config={settings}", cwd=project)
     kit("rerun", str(first), "--output", str(second), cwd=project)
     for run in (first, second):
         (log,) = run.glob("log/*/rank0.out")
-        assert json.loads(log.read_text()) == [f"{run}/code/{script}", f"--x={run}/code/{settings}", f"{run}/code"]
+        assert json.loads(log.read_text()) == [f"{run}/code/{script}", f"--config={run}/code/{settings}", f"{run}/code"]
         lint = subprocess.run(["shellcheck", "env.sh"], cwd=run, capture_output=True, text=True)  # the other scripts are the same in every run
         assert lint.returncode == 0, lint.stdout
     assert kit("diff", str(first), str(second), cwd=project).returncode == 0
