@@ -80,6 +80,13 @@ def test_a_folder_is_packed_once(data: Path, tmp_path: Path) -> None:
     assert target.read_bytes() == before and sorted(path.name for path in tmp_path.iterdir()) == ["a set", "a set.sqsh"]
 
 
+def test_a_link_to_a_folder_is_packed_as_the_folder(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(data)
+    data_pack.pack(tmp_path / "link", tmp_path / "x.sqsh", print)
+    listed = subprocess.run(["unsquashfs", "-d", "", "-l", str(tmp_path / "x.sqsh")], capture_output=True, text=True).stdout.split()
+    assert {"/deep/file", "/deep"} <= set(listed)
+
+
 def test_a_file_that_another_wrote_meanwhile_stays(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.sqsh").write_text("of another")
     monkeypatch.setattr(data_pack, "_check", lambda *_: None)  # which came before it

@@ -73,7 +73,8 @@ def _name(partial: Path, target: Path) -> None:
 
 def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
     """Run mksquashfs, whose own bar is on the terminal. Raise KitError by what it says."""
-    command = ["mksquashfs", str(folder), str(partial), "-noappend", "-quiet", "-no-xattrs"]
+    source = str(folder.resolve())  # of a link it would pack the link itself
+    command = ["mksquashfs", source, str(partial), "-noappend", "-quiet", "-no-xattrs"]
     command += ["-mem", packer.MEMORY, "-processors", packer.processors()]
     if packer.knows_zstd():
         command += ["-comp", "zstd", "-Xcompression-level", str(packer.LEVEL)]
