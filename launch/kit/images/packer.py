@@ -30,7 +30,7 @@ FIX = (
     "or build where they are, such as on your own machine, and copy the file"
 )
 # mksquashfs 4.4 prints these for what it could not make or read, and still ends with 0.
-PASSED_OVER = ("Pseudo ", "Failed to read ", "Cannot open ", "Could not open ")
+PASSED_OVER = ("Pseudo ", "Failed to read ", "Cannot open ", "Cannot stat ", "Could not open ")
 
 
 class Packer(NamedTuple):
