@@ -47,20 +47,23 @@ probe::mode() { stat --format='%n is of %U:%G with mode %a' -- "$1" 2>/dev/null;
 
 # probe::place FACT FOLDER [MORE] - what is written there ends up where: of the folder, or the nearest one above it that exists, why it
 # cannot be written, its file system with the free MiB and inodes, and its inode and last change, which tell one folder from another.
+# As FACT-noexec: that no code can be loaded from there.
 probe::place() {
-  local existing="$2" type free inodes total inode changed able=yes
+  local existing="$2" type free inodes total inode changed able=yes options
   while [[ ! -e "${existing}" && "${existing}" == */* && -n "${existing%/*}" ]]; do existing="${existing%/*}"; done
   # A file server that is gone would keep df waiting.
   read -r type free inodes total < <(timeout 5 df --output=fstype,avail,iavail,itotal --block-size=1048576 -- "${existing}" 2>/dev/null | tail -n 1)
   read -r inode changed < <(timeout 5 stat -c '%i %Y' -- "${existing}" 2>/dev/null)
+  options=",$(findmnt --noheadings --output OPTIONS --target "${existing}" 2>/dev/null),"
   if [[ ! -d "${existing}" ]]; then
     able="${existing} is not a folder"
-  elif [[ ",$(findmnt --noheadings --output OPTIONS --target "${existing}" 2>/dev/null)," == *,ro,* ]]; then
+  elif [[ "${options}" == *,ro,* ]]; then
     able='it is mounted read-only'
   elif [[ ! -w "${existing}" || ! -x "${existing}" ]]; then
     able="$(probe::mode "${existing}")"
   fi
   probe::say "$1" "$2" "${existing}" "${able}" "${type:-unknown}" "${free:--}" "${inodes:--}" "${total:--}" "${inode:-}" "${changed:-}" "${@:3}"
+  [[ "${options}" != *,noexec,* ]] || probe::say "$1-noexec" "${existing}"
 }
 
 # ---------------------------------------------------------------- this machine alone

@@ -156,6 +156,17 @@ def test_without_a_folder_of_its_own_the_job_goes_on_and_kit_says_so(site: Site)
     assert not list((site.folder / "elsewhere").iterdir())
 
 
+def test_a_disk_from_which_no_code_can_be_loaded_holds_no_caches_and_kit_says_so(site: Site) -> None:
+    run = site.run("node", 'echo "[${TRITON_CACHE_DIR-unset}]"')
+    script = 'mkdir -p "$1" && mount -t tmpfs -o noexec none "$1" && exec bash run_script.sh'
+    inside = ["unshare", "--map-root-user", "--mount", "bash", "-c", script, "bash", str(site.folder / "node")]
+    done = subprocess.run(inside, cwd=run, env=slurm(), capture_output=True, text=True)
+    logs = run / "log" / str(JOB_ID)
+    said = (logs / "local0.out").read_text() + done.stderr
+    assert done.returncode == 0 and (logs / "rank0.out").read_text() == "[unset]\n", said
+    assert said.count("kit: warning: ") == 1 and "/cache is mounted noexec, so no compiled code can be loaded from there" in said, said
+
+
 # ---------------------------------------------------------------- what is kept
 
 

@@ -233,6 +233,12 @@ def test_mounts_and_scratch_that_this_user_cannot_use_are_told(open_folder: Path
     assert able.endswith(" with mode 555")
 
 
+def test_a_scratch_from_which_no_code_can_be_loaded_is_told(tmp_path: Path) -> None:
+    inside = ("unshare", "--map-root-user", "--mount", "bash", "-c", 'mount -t tmpfs -o noexec none "$0" && exec "$@"', str(tmp_path))
+    assert of(facts(f"scratch={tmp_path}/deep", before=inside), "scratch-noexec") == [["scratch-noexec", str(tmp_path)]]
+    assert of(facts(f"scratch={tmp_path}/deep"), "scratch-noexec") == []
+
+
 def test_containers_that_nobody_makes_any_more_are_told_and_those_being_made_are_not(tmp_path: Path) -> None:
     data = tmp_path / f"kit-{os.getuid()}/enroot/data"
     for name in (".kit-1111111111111111.unfinished", ".kit-2222222222222222.unfinished", "kit-3333333333333333", "kit-4444444444444444", "mine"):

@@ -101,6 +101,7 @@ CASES = [
     ("subgid", ("subuid", WARN)),
     ("scratch\t/local\t/\t/ is of root:root with mode 755\text4\t90000\t1\t1", ("scratch", FAIL)),
     ("scratch-owner\t/local/kit-1000 is of root:root with mode 755", ("scratch", FAIL)),
+    ("scratch-noexec\t/local", ("scratch", WARN)),
     ("containers\t/local/d\t/local\tyes\txfs\t20000\t1000000\t2000000\t7\t1\tenroot", ("space", FAIL)),  # an image of 8 GB, unpacked
     ("containers\t/local/d\t/local\tyes\txfs\t90000\t12\t2000000\t7\t1\tenroot", ("space", WARN)),
     ("containers\t/local/d\t/local\tyes\tunknown\t-\t-\t-\t7\t1\tenroot", ("space", WARN)),

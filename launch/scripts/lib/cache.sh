@@ -2,6 +2,7 @@
 # cache.sh - the caches of compilers in one folder of each node's disk, for each image and kind of machine: docs/compile-caches.md.
 # only: KIT_CACHE
 
+source "${KIT_RUN_DIR}/lib/scratch.sh"
 [[ "${KIT_CACHE:-}" != keep ]] || source "${KIT_RUN_DIR}/lib/kept_cache.sh"
 
 # The same on every node. The first one tells it, since root in a container has another number.
@@ -66,26 +67,30 @@ cache::begin() {
   [[ ! -O "${KIT_CACHE_FILE}" ]] || touch -c -- "${KIT_CACHE_FILE}" 2>/dev/null || true # its last use, for `kit images gc`
 }
 
-# cache::prepare - on every node, before KIT_IMAGE is a copy. A node without a folder goes on: its programs use their own defaults. Sets
-# KIT_CACHE_LACKS there.
+# cache::prepare - on every node, before KIT_IMAGE is a copy.
 cache::prepare() {
-  local -r problem="there is no folder of this user's own for compile caches: ${KIT_CACHE_ROOT}"
-  local -r fix="free some space there, or name a writable node-local folder in the cluster's profile (\`scratch: /local\`); without it: \`cache: off\`"
   cache::choose
   [[ -d "${KIT_CACHE_DIR}" ]] || cache::make || true
   if ! cache::is_own "${KIT_CACHE_ROOT%/*}" || ! cache::are_own; then
-    KIT_CACHE_LACKS=yes
-    kit::warn "${problem}" "${fix}"
-    return 0
+    cache::lack "there is no folder of this user's own for compile caches: ${KIT_CACHE_ROOT}" "free some space there, or name a writable"
+  elif scratch::is_noexec "${KIT_CACHE_ROOT}"; then
+    cache::lack "${KIT_CACHE_ROOT} is mounted noexec, so no compiled code can be loaded from there" "have it mounted without, or name another"
+  else
+    touch -c -- "${KIT_CACHE_DIR}" # its last use, for `kit images gc`
+    [[ "${KIT_CACHE}" != keep ]] || kept_cache::seed "$(kept_cache::file)"
   fi
-  touch -c -- "${KIT_CACHE_DIR}" # its last use, for `kit images gc`
-  [[ "${KIT_CACHE}" != keep ]] || kept_cache::seed "$(kept_cache::file)"
+}
+
+# cache::lack PROBLEM FIX - lets the node go on without a folder: its programs use their own defaults. Sets KIT_CACHE_LACKS.
+cache::lack() {
+  KIT_CACHE_LACKS=yes
+  kit::warn "$1" "$2 node-local folder in the cluster's profile (\`scratch: /local\`); without it: \`cache: off\`"
 }
 
 # cache::use - on a node, where the ranks start: hands the folder on. Inside, cache::set_variables names it.
 cache::use() {
   cache::choose
-  if ! cache::are_own; then
+  if ! cache::are_own || scratch::is_noexec "${KIT_CACHE_ROOT}"; then
     KIT_CACHE_DIR=''
   elif [[ "${KIT_RUNTIME}" != none ]] && ! declare -F runtime::srun_args >/dev/null; then
     cache::mount

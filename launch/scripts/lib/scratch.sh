@@ -13,6 +13,12 @@ scratch::make() {
 # scratch::make_place - makes the folder that is to hold it, if need be: a profile may name one of each user's, with $USER.
 scratch::make_place() { (umask 077 && mkdir -p -- "${KIT_SCRATCH:-/tmp}"); }
 
+# scratch::is_noexec FOLDER - whether no code can be loaded from there: it is mounted noexec, as hardened nodes do with /tmp.
+scratch::is_noexec() {
+  local -r file="$1/.kit-executable"
+  { : >>"${file}" && chmod u+x -- "${file}" && [[ -e "${file}" && ! -x "${file}" ]]; } 2>/dev/null # -x asks the kernel, which knows
+}
+
 # scratch::need FOLDER BYTES WHAT - ends the job if WHAT does not fit there.
 scratch::need() {
   local -r folder="$1" what="$3"

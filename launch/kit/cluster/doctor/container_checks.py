@@ -89,6 +89,8 @@ def scratch(node: Node, cluster: Cluster) -> Iterator[Found]:
             missing = f"; {folder} is not there" if is_missing else ""
             yield Found("unwritable", f"{writable}{missing}", {"folder": folder})
             return
+    if noexec := node.one("scratch-noexec")[0]:
+        yield Found("noexec", fields={"folder": noexec})
 
 
 def _seen_space(node: Node, cluster: Cluster) -> str:
