@@ -516,10 +516,27 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
     assert len(list(Path("images").glob("*.sqsh"))) == 5
 
 
+def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(engine: Engine) -> None:
+    for value in ("x", "y"):
+        make(build.BuildRequest(options=BuilderOptions(words=("--build-arg", f"MY_PASSWORD={value}", f"--build-arg=API_KEY={value}", "--label=size=9"))))
+    records = [json.loads(file.with_suffix(".json").read_text()) for file in Path("images").glob("*.sqsh")]
+    shown = ["--build-arg", "MY_PASSWORD=(hidden)", "--build-arg=API_KEY=(hidden)", "--label=size=9"]
+    assert [record["options"] for record in records] == [shown, shown]
+
+
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
         (build.BuildRequest(arguments={"API_TOKEN": "hf" + "_" + 34 * "a"}), "--build-arg: the value of API_TOKEN looks like a Hugging Face token"),
+        (
+            build.BuildRequest(options=BuilderOptions(words=("--build-arg", "HF_TOKEN=hf" + "_" + 34 * "a"))),
+            "--build-arg: the value of HF_TOKEN looks like a Hugging Face token",
+        ),
+        (
+            build.BuildRequest(options=BuilderOptions(words=("--build-arg=WANDB_KEY=" + 40 * "a",))),
+            "--build-arg: the value of WANDB_KEY looks like a key",
+        ),
+        (build.BuildRequest(options=BuilderOptions(words=("--label", "t=hf" + "_" + 34 * "a"))), "--: one of these words looks like a Hugging Face token"),
         (build.BuildRequest(options=BuilderOptions(("src=value",))), "--secret: this is not a build secret"),
         (build.BuildRequest(options=BuilderOptions(("id=A,src=value,env=B",))), "--secret: this is not a build secret"),
         (build.BuildRequest(options=BuilderOptions(("id=A,src=missing",))), "--secret: there is no file "),

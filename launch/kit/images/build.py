@@ -49,7 +49,7 @@ def build(request: BuildRequest, note: Note = silent) -> Built:
         packer.choose()
     if request.to == "sif":
         sif.check()
-    _refuse_tokens(request.arguments)
+    _refuse_tokens(request)
     wanted = request.options.architecture()
     source = find.source(request.target, note, wanted=wanted) if request.target else None
     _refuse_conflicts(request, is_image=source is not None)
@@ -84,9 +84,9 @@ def _refuse_conflicts(request: BuildRequest, is_image: bool) -> None:
         raise UsageError(problem, fix, where=where)
 
 
-def _refuse_tokens(arguments: dict[str, str]) -> None:
-    """Raise UsageError if a value looks like a token: an image's history shows its arguments."""
-    for name, value in arguments.items():
+def _refuse_tokens(request: BuildRequest) -> None:
+    """Raise UsageError for what looks like a token: an image's history shows its arguments."""
+    for name, value in {**request.arguments, **request.options.build_args()}.items():
         if kind := redact.kind(value, name):
             raise UsageError(
                 f"the value of {name} looks like {kind}, "
@@ -95,6 +95,12 @@ def _refuse_tokens(arguments: dict[str, str]) -> None:
                 f"RUN --mount=type=secret,id={name} {name}=$(cat /run/secrets/{name}) COMMAND",
                 where="--build-arg",
             )
+    for kind in filter(None, map(redact.kind, request.options.words)):
+        raise UsageError(
+            f"one of these words looks like {kind}, and an image's record shows them",
+            "leave it out; what a step needs it gets with --secret id=NAME,env=NAME",
+            where="--",
+        )
 
 
 def _build(request: BuildRequest, note: Note) -> Built:
@@ -256,7 +262,7 @@ def _origin(found: recipe.Recipe, pinned: dict[str, str]) -> dict[str, Any]:
         "bases": pinned,
         "device": found.device,
         "arguments": arguments,
-        **found.options.facts(),
+        **found.options.shown().facts(),
         "git": _revision(found.folder),
     }
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from kit.base import redact
 from kit.base.errors import UsageError
 from kit.config import image_files
+
+BUILD_ARG = "--build-arg"  # an option of Docker and Podman
 
 
 class BuilderOptions(NamedTuple):
@@ -43,6 +46,17 @@ class BuilderOptions(NamedTuple):
             raise UsageError(f"'{self.platform}' is no platform of Linux", fix, where="--platform")
         return name
 
+    def build_args(self) -> dict[str, str]:
+        """Return the values of the --build-arg that are handed to the engine as they are."""
+        pairs = zip(("", *self.words), self.words)
+        behind = [word for option, word in pairs if option == BUILD_ARG]
+        joined = [word.partition("=")[2] for word in self.words if word.startswith(f"{BUILD_ARG}=")]
+        return arguments([*behind, *joined])
+
+    def shown(self) -> BuilderOptions:
+        """Return them without the values of variables whose names sound like secrets."""
+        return self._replace(words=tuple(map(_shown, self.words)))
+
     def facts(self) -> dict[str, Any]:
         """Return what decides the image's content. Of secrets that is the name, never the value."""
         ids = sorted(_parts(secret).get("id", "") for secret in self.secrets)
@@ -72,6 +86,13 @@ def arguments(items: Iterable[str]) -> dict[str, str]:
     """Return the values of NAME=VALUE; NAME alone has the environment's, as for Docker."""
     pairs = (item.partition("=") for item in items)
     return {name: value if equals else os.environ.get(name, "") for name, equals, value in pairs}
+
+
+def _shown(word: str) -> str:
+    option = f"{BUILD_ARG}=" if word.startswith(f"{BUILD_ARG}=") else ""
+    name, equals, _ = word[len(option) :].partition("=")
+    is_secret = equals and name.isidentifier() and redact.is_secret(name)
+    return f"{option}{name}=(hidden)" if is_secret else word
 
 
 def _parts(secret: str) -> dict[str, str]:
