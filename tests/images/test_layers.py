@@ -7,6 +7,7 @@ import hashlib
 import io
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -268,6 +269,32 @@ def test_zstd_layers_are_read_through_the_tool() -> None:
     packed = subprocess.run(["zstd", "-c"], input=blob, capture_output=True, check=True).stdout
     assert tree(merge(image(packed))) == tree(merge(image(blob)))
     next(merge(image(packed * 20)))  # one that is not read to its end leaves no process that waits
+
+
+STOPPED = """
+import os, random, signal, subprocess, time
+from kit.base import signals
+from kit.registry import oci, stream
+
+signals.end_cleanly()
+packed = subprocess.run(["zstd", "-c"], input=random.randbytes(1 << 20), capture_output=True, check=True).stdout
+
+def chunks():
+    yield packed
+    time.sleep(1)  # the reader waits for more
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        yield packed
+
+for chunk in stream.tar(oci.Layer("", 0, chunks), "layer 1", lambda _: None):
+    pass
+"""
+
+
+@pytest.mark.skipif(not shutil.which("zstd"), reason="zstd is not installed")
+def test_a_signal_ends_the_reading_of_a_zstd_layer() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED], timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM
 
 
 def test_a_missing_zstd_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

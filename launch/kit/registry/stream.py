@@ -93,7 +93,7 @@ def _unzstd(first: bytes, chunks: Iterator[bytes], label: str) -> Iterator[bytes
         try:
             while chunk := process.stdout.read(CHUNK):
                 yield chunk
-        except GeneratorExit:
+        except BaseException:  # after a signal the feeder would wait for zstd, and that for a reader
             process.kill()
             raise
         finally:
