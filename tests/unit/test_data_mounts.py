@@ -148,3 +148,27 @@ def test_nothing_stays_of_what_is_not_whole(says: str, data: Path, tmp_path: Pat
     with pytest.raises(KitError, match=says):
         data_pack.pack(data, tmp_path / "x.sqsh", print)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "bin"]
+
+
+OLD = """#!/bin/sh
+case " $* " in
+  " -version ") echo "mksquashfs version 4.3 (2014/05/12)" && exit 0 ;;
+  " -help "*) exit 1 ;;
+  *" {unknown} "* | *" zstd "*) printf "\\n%s: invalid option\\n\\nSYNTAX:...\\n" "$0" >&2 && exit 1 ;;
+esac
+exec "{real}" "$@"
+"""
+
+
+@pytest.mark.parametrize("unknown", ["-quiet", "-no-xattrs"])
+def test_the_mksquashfs_of_rhel_8_packs_and_what_it_refuses_is_shown(unknown: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "bin/mksquashfs"
+    tool.parent.mkdir()
+    tool.write_text(OLD.format(unknown=unknown, real=shutil.which("mksquashfs")))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    if unknown == "-quiet":
+        assert data_pack.pack(data, tmp_path / "x.sqsh", print) > 96
+    else:
+        with pytest.raises(KitError, match=r"mksquashfs failed: .*: invalid option\n"):
+            data_pack.pack(data, tmp_path / "x.sqsh", print)

@@ -74,7 +74,8 @@ def _name(partial: Path, target: Path) -> None:
 def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
     """Run mksquashfs, whose own bar is on the terminal. Raise KitError by what it says."""
     source = str(folder.resolve())  # of a link it would pack the link itself
-    command = ["mksquashfs", source, str(partial), "-noappend", "-quiet", "-no-xattrs"]
+    command = ["mksquashfs", source, str(partial), "-noappend", "-no-xattrs"]
+    command += ["-quiet"] * packer.knows_quiet()
     command += ["-mem", packer.MEMORY, "-processors", packer.processors()]
     if packer.knows_zstd():
         command += ["-comp", "zstd", "-Xcompression-level", str(packer.LEVEL)]
@@ -88,8 +89,10 @@ def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
     )
     log.seek(0)
     # It goes on without what it cannot read, and ends with 0.
-    said = packer.complaints(log.read().decode("utf-8", "replace"))
+    text = log.read().decode("utf-8", "replace")
+    said = packer.complaints(text)
     if done.returncode or said:
-        reason = said[0] if said else f"code {done.returncode}"
+        said = said or (text.split("\n") if done.returncode > 0 else [])
+        reason = next(filter(str.strip, said), f"code {done.returncode}")
         fix = f"let yourself read all of {folder}, have space in {partial.absolute().parent}"
         raise KitError(f"mksquashfs failed: {reason}", f"{fix}, and pack it again")

@@ -21,7 +21,10 @@ from kit.images.tarstream import CHUNK
 # start reads").
 LEVEL = 1
 READS_TAR = (4, 5)  # the first version that reads a tar stream
-OLDEST = (4, 4)  # the first version with zstd, and with names that have a space in its lists
+OLDEST = (
+    4,
+    4,
+)  # the first version with zstd and -quiet, and with names that have a space in its lists
 MEMORY = "512M"  # by default mksquashfs reads ahead into a quarter of the machine's memory
 FULL = 1 << 20  # bytes: a disk with less free space counts as full
 FIX = (
@@ -98,16 +101,13 @@ def choose() -> Packer:
     """Return the best tool that is here. Raise KitError if none can write an image."""
     old, problem = None, "mksquashfs, which writes the image file, is not installed here"
     if shutil.which("mksquashfs"):
-        output = subprocess.run(["mksquashfs", "-version"], capture_output=True, text=True).stdout
-        found = re.search(r"version (\d+)\.(\d+)", output)
-        version = tuple(map(int, found.groups())) if found else (0, 0)
+        first, version = _version()
         if version >= READS_TAR:
             return Packer("mksquashfs")
-        first = output.splitlines()[0] if output else "of an unknown version"
         problem = f"mksquashfs here is {first}, and reads no tar stream, which came with 4.5"
         if version >= OLDEST and knows_zstd():
             old = Packer("mksquashfs", unpacks=True, version=first)
-        elif found:
+        elif version:
             problem += "; nor does it pack with zstd, which came with 4.4"
     if shutil.which("tar2sqfs"):
         return Packer("tar2sqfs")
@@ -119,6 +119,19 @@ def choose() -> Packer:
 def no_space(folder: Path) -> KitError:
     fix = "free some, or write elsewhere: kit build --images DIR"
     return KitError(f"no space is left in {folder}", fix)
+
+
+def knows_quiet() -> bool:
+    """Return whether mksquashfs knows -quiet, which is as old as its zstd."""
+    return _version()[1] >= OLDEST
+
+
+def _version() -> tuple[str, tuple[int, ...]]:
+    """Return the first line of what mksquashfs says of its version, and the version in it."""
+    output = subprocess.run(["mksquashfs", "-version"], capture_output=True, text=True).stdout
+    found = re.search(r"version (\d+)\.(\d+)", output)
+    first = output.splitlines()[0] if output else "of an unknown version"
+    return first, tuple(map(int, found.groups())) if found else ()
 
 
 def knows_zstd() -> bool:

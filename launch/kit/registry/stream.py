@@ -93,7 +93,9 @@ def _unzstd(first: bytes, chunks: Iterator[bytes], label: str) -> Iterator[bytes
         try:
             while chunk := process.stdout.read(CHUNK):
                 yield chunk
-        except BaseException:  # after a signal the feeder would wait for zstd, and that for a reader
+        except (
+            BaseException
+        ):  # after a signal the feeder would wait for zstd, and that for a reader
             process.kill()
             raise
         finally:
