@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -103,6 +104,22 @@ def test_a_file_system_without_hard_links_can_hold_it(data: Path, tmp_path: Path
     monkeypatch.setattr(os, "link", refuse)
     assert data_pack.pack(data, tmp_path / "x.sqsh", print) > 96
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "x.sqsh"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_can_hold_it(number: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert data_pack.pack(data, tmp_path / "x.sqsh", print) > 96
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mksquashfs").write_text("#!/bin/sh\necho FATAL ERROR >&2; exit 1\n")
+    (tmp_path / "bin/mksquashfs").chmod(0o755)
+    with pytest.raises(KitError, match="FATAL ERROR"):
+        data_pack.pack(data, tmp_path / "y.sqsh", print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "bin", "x.sqsh"]
 
 
 def test_what_cannot_be_packed_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,17 @@ def take(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX)
 
 
+def try_take(handle: int) -> Optional[bool]:
+    """Lock an open file or folder unless a process has; None if its file system has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
 def is_held(path: Path) -> Optional[bool]:
     """Return whether a process has locked the path; None if its file system has no locks.
 
@@ -27,11 +38,7 @@ def is_held(path: Path) -> Optional[bool]:
     access = os.O_RDONLY if path.is_dir() else os.O_RDWR
     handle = os.open(path, access | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
+        is_mine = try_take(handle)
     finally:
         os.close(handle)
-    return False
+    return None if is_mine is None else not is_mine

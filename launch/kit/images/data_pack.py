@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
 from kit.config import data_images
+from kit.files import locks
 from kit.images import packer
 
 FIX = (
@@ -25,25 +28,35 @@ FIX = (
 def pack(folder: Path, target: Path, note: Note) -> int:
     """Write all files of a folder to a new squashfs file, or raise KitError. Return its bytes."""
     _check(folder, target)
-    partial = target.with_name(f".{target.name}.unfinished")
     try:
-        with partial.open("ab") as file, tempfile.TemporaryFile() as log:
-            try:
-                # mksquashfs has the lock, too, and keeps it where kit itself is killed.
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                fix = "wait for it; or end it: pgrep -a mksquashfs"
-                raise KitError(f"{target} is being packed", fix) from None
+        with _unfinished(target) as (partial, lock), tempfile.TemporaryFile() as log:
             note(f"packing {folder}")
-            try:
-                _run(folder, partial, log, file.fileno())
-                _name(partial, target)
-            finally:
-                partial.unlink(missing_ok=True)
+            _run(folder, partial, log, lock)
+            _name(partial, target)
     except OSError as error:
         fix = "name a file in a folder of yours that has space: kit images pack FOLDER FILE"
         raise KitError(f"cannot write {target}: {error.strerror}", fix) from None
     return target.stat().st_size
+
+
+@contextmanager
+def _unfinished(target: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the file that only this process writes, and its lock. Remove it at the end."""
+    shared = target.with_name(f".{target.name}.unfinished")
+    with shared.open("ab") as file:
+        # mksquashfs has the lock, too, and keeps it where kit itself is killed.
+        is_mine = locks.try_take(file.fileno())
+        if is_mine is False:
+            fix = "wait for it; or end it: pgrep -a mksquashfs"
+            raise KitError(f"{target} is being packed", fix)
+        # Without locks another may write to this file: only one of its own is safe then.
+        own = shared.with_name(f"{shared.name}.{socket.gethostname()}.{os.getpid()}")
+        partial = shared if is_mine else own
+        try:
+            yield partial, file.fileno()
+        finally:
+            for left in {shared, partial}:
+                left.unlink(missing_ok=True)
 
 
 def _check(folder: Path, target: Path) -> None:
