@@ -159,6 +159,17 @@ def test_a_token_that_only_docker_can_use_is_told(home: Path) -> None:
         assert "has a token that only docker can log in with: log in with a name and a password" in refused(server)
 
 
+def test_an_identity_token_in_the_file_is_no_empty_password_and_is_told(home: Path) -> None:
+    """As `docker login` writes it for Azure's registry."""
+    empty = base64.b64encode(b"00000000-0000-0000-0000-000000000000:").decode()
+    with serving(private()) as server:
+        settings(home, auths={server.address: {"auth": empty, "identitytoken": SECRET}})
+        said = refused(server)
+        assert f"; {home}/docker/config.json has a token for {server.address} that only docker can log in with: write a name and a password to " in said
+        enroot(home, f"machine {server.address} login me password {SECRET}")
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
+
+
 def test_a_helper_that_has_no_login_is_no_failure_and_what_the_file_has_is_taken(home: Path) -> None:
     helper(home, "mine", "echo credentials not found in native keychain; exit 1")
     settings(home, credsStore="mine", auths={"quay.io": {"auth": LOGIN}})

@@ -43,7 +43,7 @@ def find(registry: str, repository: str) -> LoginSearch:
         except (OSError, ValueError):
             continue  # no login there; the registry says whether it wants one
         login = _ask_helper(settings, registry, path, failures)
-        login = login or _find_auth(settings, f"{registry}/{repository}")
+        login = login or _find_auth(settings, f"{registry}/{repository}", path, failures)
         if login:
             return LoginSearch(login)
     return LoginSearch(_find_in_enroot(registry, failures), tuple(failures))
@@ -75,11 +75,19 @@ def places(found: LoginSearch) -> str:
     return "; ".join([searched, *found.failures])
 
 
-def _find_auth(settings: dict[str, Any], scope: str) -> Optional[str]:
+def _find_auth(
+    settings: dict[str, Any], scope: str, path: Path, failures: list[str]
+) -> Optional[str]:
     """Return the login in the file itself, for the whole scope or the longest part of it."""
     logins = {_registry(key): entry for key, entry in _mapping(settings, "auths").items()}
     while scope:
-        if found := _basic(logins.get(scope)):
+        entry = logins.get(scope)
+        if isinstance(entry, dict) and entry.get("identitytoken"):  # its password is empty then
+            failures.append(
+                f"{path} has a token for {scope} that only docker can log in with: "
+                f"write a name and a password to {enroots()}"
+            )
+        elif found := _basic(entry):
             return found
         scope = scope.rpartition("/")[0]
     return None
