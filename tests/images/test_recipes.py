@@ -69,6 +69,21 @@ def test_a_dockerfiles_bases_and_files_are_found(project: Path) -> None:
     assert found.files() == ["a b.txt", "requirements.txt", "source/", "source/.git/", "source/.git/HEAD", "source/deep/", "source/deep/x.py"]
 
 
+def test_flags_in_quotes_mean_what_is_in_them(project: Path) -> None:
+    lines = [
+        'FROM --platform="linux/amd64" a/b:1 AS x',
+        "FROM a/c:1",
+        'COPY --from="busybox:1" /x /y',
+        "COPY --from='x' /x /z",
+        'RUN --mount=type=bind,from="a/d:1" y',
+    ]
+    (project / "Dockerfile").write_text("\n".join(lines))
+    found = find()
+    assert found.bases == ["a/b:1", "a/c:1", "busybox:1", "a/d:1"]
+    exact = found.at(dict.fromkeys(found.bases, "sha256:1")).text
+    assert exact.splitlines()[2:] == ['COPY --from="busybox:1@sha256:1" /x /y', lines[3], 'RUN --mount=type=bind,from="a/d:1@sha256:1" y']
+
+
 def test_the_device_and_arguments_choose_the_base(project: Path) -> None:
     assert find(device="cpu").bases[0] == "python:3.11-slim"
     assert find(device="cpu").name == "my-model-cpu"

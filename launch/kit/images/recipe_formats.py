@@ -22,6 +22,8 @@ VARIABLE = re.compile(
     r"\$\{(\w+)(?:(:?[-+])((?:[^{}]|\{[^{}]*\})*))?\}|\$(\w+)|\{\{\s*(\w+)\s*\}\}"
 )
 HEREDOC = re.compile(r"(?:^|\s)\d*<<(-?)[\"']?([A-Za-z_]\w*)[\"']?(?=\s|$)")
+FLAG = re.compile(r"""--(?:"[^"]*"|'[^']*'|[^\s"'])*""")
+QUOTED = re.compile(r"""(["']).*?\1""")
 DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)")
 
 
@@ -216,11 +218,11 @@ def directives(text: str) -> dict[str, str]:
 
 
 def flags_and_rest(rest: str) -> tuple[list[str], str]:
-    """Return the words with -- at the beginning, and what follows them."""
+    """Return the words with -- at the beginning, without quotes, and what follows them."""
     flags = []
-    while rest.startswith("--"):
-        flag, rest = [*rest.split(None, 1), ""][:2]
-        flags.append(flag)
+    while found := FLAG.match(rest):
+        flags.append(QUOTED.sub(lambda quoted: quoted[0][1:-1], found[0]))
+        rest = rest[found.end() :].lstrip()
     return flags, rest
 
 
