@@ -516,6 +516,30 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
     assert len(list(Path("images").glob("*.sqsh"))) == 5
 
 
+# Apptainer 1.1, which knows no arguments.
+OLD_APPTAINER = """#!/bin/sh
+case " $* " in
+  *" --build-arg-file "*) echo "Error for command \\"build\\": unknown flag: --build-arg-file" >&2 && exit 1 ;;
+  " build "*) mkdir -p "$4/bin" && cp "$5" "$4/recipe" ;;
+  *" env -0 ") printf 'A=b\\0' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("arguments", [{}, {"SIZE": "9"}])
+def test_a_definition_without_arguments_is_built_by_an_apptainer_that_knows_none(arguments: dict[str, str], engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "bin/apptainer").unlink()
+    (tmp_path / "bin/apptainer").write_text(OLD_APPTAINER)
+    (tmp_path / "bin/apptainer").chmod(0o755)
+    Path("image.def").write_text("Bootstrap: localimage\nFrom: base.sif\n%arguments\n  SIZE=1\n")
+    if arguments:
+        with pytest.raises(KitError, match="apptainer build ended with code 1"):
+            make(build.BuildRequest(engine="apptainer", arguments=arguments))
+    else:
+        make(build.BuildRequest(engine="apptainer"))
+        assert "recipe" in listed(built())
+
+
 def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(engine: Engine) -> None:
     for value in ("x", "y"):
         make(build.BuildRequest(options=BuilderOptions(words=("--build-arg", f"MY_PASSWORD={value}", f"--build-arg=API_KEY={value}", "--label=size=9"))))

@@ -55,7 +55,9 @@ class Apptainer(Rootless):
             values.write_text("".join(lines))
             definition = file.name if file.parent == steps.folder else str(file)
             command = ["apptainer", "build", "--fix-perms", "--sandbox"]
-            command += ["--build-arg-file", str(values), str(place), definition]
+            if recipe.arguments:  # the option came with Apptainer 1.2
+                command += ["--build-arg-file", str(values)]
+            command += [str(place), definition]
             steps.must_run(command, {"APPTAINER_TMPDIR": temporary})
             command, variables = self.start(place)
             steps.must_run([*command, "/bin/sh", "-c", f"{self.afterwards}; true"], variables)
