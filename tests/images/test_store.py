@@ -93,13 +93,22 @@ def test_temporary_folders_of_killed_builds_go_whatever_rights_their_files_have(
 
 def test_a_temporary_folder_is_there_as_long_as_its_build_and_gone_when_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "kit-build.killed00").mkdir()
+    (tmp_path / f"kit-build.{socket.gethostname()}.killed00").mkdir()
     with tree.workplace() as first:
         for path in tmp_path.iterdir():
             os.utime(path, (time.time() - 60, time.time() - 60))
         with tree.workplace() as second:
             assert {first, second} == set(map(str, tmp_path.iterdir()))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_folder_of_another_machine_which_may_not_see_its_lock_goes_only_by_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name, used_s in (("running0", time.time() - 60), ("killed00", OLD)):
+        (tmp_path / f"kit-build.login-2.site.{name}").mkdir()
+        os.utime(tmp_path / f"kit-build.login-2.site.{name}", (used_s, used_s))
+    tree.sweep()
+    assert [path.name for path in tmp_path.iterdir()] == ["kit-build.login-2.site.running0"]
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o2775, 0o664), (0o755, 0o644), (0o700, 0o600)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import stat
 import tarfile
 import tempfile
@@ -21,16 +22,16 @@ from kit.images.store import ABANDONED_S
 from kit.images.tarstream import Entry
 from kit.registry.oci import Config
 
-TEMPORARY = "kit-build."  # the beginning of these folders' names
+TEMPORARY = "kit-build."  # the beginning of these folders' names; then comes the machine's
 MADE_S = 1  # a new folder is locked within this time
-_NAME = re.escape(TEMPORARY) + "[a-z0-9_]{8}"
+_NAME = re.escape(TEMPORARY) + r"([\w.-]+\.)?[a-z0-9_]{8}"
 
 
 @contextmanager
 def workplace() -> Iterator[str]:
     """Yield a locked folder for one build. Remove the folders of this user's killed builds."""
     sweep()
-    folder = tempfile.mkdtemp(prefix=TEMPORARY)
+    folder = tempfile.mkdtemp(prefix=_here())
     handle = os.open(folder, os.O_RDONLY)
     try:
         locks.take(handle)
@@ -48,10 +49,14 @@ def sweep() -> None:
             is_ours = facts.st_uid == os.getuid() and stat.S_ISDIR(facts.st_mode)
             is_ours = is_ours and re.fullmatch(_NAME, path.name) is not None
             age_s = time.time() - facts.st_mtime
-            if is_ours and (
-                age_s > ABANDONED_S or (age_s > MADE_S and locks.is_held(path) is False)
-            ):
+            # TMPDIR may be shared by machines that do not see each other's locks.
+            is_left = path.name.startswith(_here()) and age_s > MADE_S
+            if is_ours and (age_s > ABANDONED_S or (is_left and locks.is_held(path) is False)):
                 _remove(path)
+
+
+def _here() -> str:
+    return f"{TEMPORARY}{socket.gethostname()}."
 
 
 def _remove(folder: Path) -> None:
