@@ -58,7 +58,9 @@ def names(folder: Path) -> list[str]:
 
 def test_git_says_what_is_code(project: Path) -> None:
     git(project, "init")
-    write(project, train_py="1", gone_py="1", pkg__a_py="1", _gitignore="*.log\n*.npy\n/data/\n*.so\n.venv/\n", x_log="1", x_npy="1", data__big="1", pkg__c_so="1")
+    write(
+        project, train_py="1", gone_py="1", pkg__a_py="1", _gitignore="*.log\n*.npy\n/data/\n*.so\n.venv/\n", x_log="1", x_npy="1", data__big="1", pkg__c_so="1"
+    )
     git(project, "add", "train.py", "gone.py", "pkg/a.py")
     git(project, "commit", "-m", "x")
     (project / "gone.py").unlink()
