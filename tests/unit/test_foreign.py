@@ -29,6 +29,9 @@ FIXES = {
     "uv run --frozen torchrun -m pkg.train": "write `command: uv run --frozen python -m pkg.train` and `launcher: torchrun`",
     "conda run -n deepspeed deepspeed t.py": "write `command: conda run -n deepspeed python t.py` and `launcher: torchrun`",
     "nsys profile -o /tmp/x -t cuda,nvtx uv run torchrun t.py": "write `command: nsys profile -o /tmp/x -t cuda,nvtx uv run python t.py` and `launcher: torchrun`",
+    "nsys profile -o deepspeed torchrun t.py": "write `command: nsys profile -o deepspeed python t.py` and `launcher: torchrun`",
+    "uv run -m torch.distributed.run --nproc_per_node 8 t.py": "write `command: uv run python t.py`, `processes_per_node: 8` and `launcher: torchrun`",
+    "uv run --module torch.distributed.run -m pkg": "write `command: uv run python -m pkg` and `launcher: torchrun`",
     "timeout 3h mpirun -np 4 ./solver": "write `command: timeout 3h ./solver`, `processes_per_node: 4` and `launcher: mpi`",
     "python -u -m accelerate.commands.launch t.py": "write `command: t.py` and `launcher: torchrun`",
     "srun uv run torchrun --nproc_per_node 2 t.py": "write `command: t.py`, `processes_per_node: 2` and `launcher: torchrun`",
@@ -54,6 +57,9 @@ OWN = [
     *("t.py torchrun", "python t.py", "accelerate", "fabric.py", "python -m pkg.torchrun", "lightning", "docker.py", "./deepspeed.py", "uv run"),
     *("uv run train.py", "uv run train.py --launcher torchrun", "uv run --with deepspeed t.py", "uv run -m pkg --backend deepspeed", "uv run prog torchrun"),
     *("nsys profile python t.py", "nsys profile -o x python t.py --backend deepspeed", "conda run -n deepspeed python t.py", "timeout 3h python t.py"),
+    *("nsys profile -o deepspeed python t.py", "nsys profile -o out/deepspeed python t.py", "ncu -o torchrun python t.py", "ncu --export srun python t.py"),
+    *("perf record -o composer python t.py", "strace -o deepspeed python t.py", "uv run --project deepspeed t.py", "uv run --directory composer t.py"),
+    *("conda run -n x --cwd composer python t.py", "uv run --module train deepspeed", "uv run -m train torchrun"),
     *("axolotl preprocess c.yml", "axolotl train c.yml --launcher=python", "python -m axolotl.cli.train c.yml", "tune run full --config c", "swift export"),
 ]
 

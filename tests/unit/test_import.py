@@ -144,7 +144,9 @@ def test_what_starts_ranks_is_found_behind_other_tools() -> None:
     assert {"command: t.py", "launcher: torchrun", "processes_per_node: 2"} <= {*found.job.splitlines()}
     assert "uv was around composer" in questions("uv run composer -n 2 t.py\n")[0]
     assert "nsys was around torchrun" in questions("nsys profile $NSYS_OPTIONS torchrun t.py\n")[0]
-    assert keys("conda run -n deepspeed python t.py\n")["command"] == "conda run -n deepspeed python t.py"
+    assert "uv was around python -m torch.distributed.run" in questions("uv run -m torch.distributed.run t.py\n")[0]
+    for line in ("conda run -n deepspeed python t.py", "nsys profile -o deepspeed python t.py", "uv run --project torchrun t.py"):
+        assert keys(f"{line}\n")["command"] == line
 
 
 def test_what_env_starts_is_read_like_any_other_command() -> None:

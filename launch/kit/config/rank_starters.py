@@ -40,18 +40,22 @@ AROUND = set(
     """.split()
 )
 _SUBCOMMANDS = {"run", "profile", "launch", "record", "stat", "trace"}
-# Options of theirs whose values are names: an environment may be called deepspeed.
+# Options of theirs whose values are names: an environment or a report may be called deepspeed.
 _NAMES = set(
     """
     -n --name -p --prefix --python --package --with --extra --group --only-group -e --environment
+    -o --output --export --cwd --project --directory
     """.split()
 )
+_MODULE = ("-m", "--module")  # uv's, for `python -m`
 _WORD = re.compile(r"[A-Za-z_./~][\w./~@+-]*\Z", re.ASCII)  # may name a program
 
 
 def beginning(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
     """Return what starts ranks at the beginning of a command, () for none, and the words behind."""
     name, rest = os.path.basename(words[0]), list(words[1:])
+    if name in _MODULE:  # where `place` found it
+        name, rest = "python", ["-m", *rest]
     if PYTHONS.match(name):
         name = "python"
         while len(rest) > 1 and rest[0] != "-m" and rest[0].startswith("-"):
@@ -86,7 +90,7 @@ def place(words: Sequence[str]) -> int:
         may_be_value = before.startswith("-") and before != "--" and "=" not in before
         is_python = word.endswith(".py") or bool(PYTHONS.match(os.path.basename(word)))
         is_program = _WORD.match(word) and word not in _SUBCOMMANDS and not may_be_value
-        if is_program or (is_python and not is_value) or (tool, word) == ("uv", "-m"):
+        if is_program or (is_python and not is_value) or (tool == "uv" and word in _MODULE):
             return 0  # what follows are the program's own arguments
         before = word
     return 0

@@ -49,7 +49,8 @@ class Launch(Starters):
             self.set(found[1], found[2])
             return rest
         if index := commands.starter_inside(words):
-            self.decide(f"{name} was around {words[index]}, which kit starts itself")
+            started = " ".join(rank_starters.beginning(words[index:])[0])
+            self.decide(f"{name} was around {started}, which kit starts itself")
             return words[index:]
         if name == "srun":
             return self.srun(rest)
