@@ -34,6 +34,7 @@ FIXES = {
     "uv run --module torch.distributed.run -m pkg": "write `command: uv run python -m pkg` and `launcher: torchrun`",
     "timeout 3h mpirun -np 4 ./solver": "write `command: timeout 3h ./solver`, `processes_per_node: 4` and `launcher: mpi`",
     "python -u -m accelerate.commands.launch t.py": "write `command: t.py` and `launcher: torchrun`",
+    "python -u -W ignore -X dev -m torch.distributed.run t.py": "write `command: t.py` and `launcher: torchrun`",
     "srun uv run torchrun --nproc_per_node 2 t.py": "write `command: t.py`, `processes_per_node: 2` and `launcher: torchrun`",
     "composer -n 8 t.py": "write `command: t.py`, `processes_per_node: 8` and `launcher: torchrun`",
     "colossalai run --nproc_per_node 4 --host a,b t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",

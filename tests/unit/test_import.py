@@ -149,6 +149,11 @@ def test_what_starts_ranks_is_found_behind_other_tools() -> None:
         assert keys(f"{line}\n")["command"] == line
 
 
+def test_torchrun_is_found_behind_pythons_options_with_values() -> None:
+    found = convert("srun python -W ignore -m torch.distributed.run --nproc_per_node=8 train.py --x\n")
+    assert {"command: train.py --x", "launcher: torchrun", "processes_per_node: 8"} <= {*found.job.splitlines()}
+
+
 def test_what_env_starts_is_read_like_any_other_command() -> None:
     assert "env -u A python t.py" in keys("env -u A python t.py\n")["command"]
     assert questions("python t.py\nenv A=1 merge out\n")

@@ -59,7 +59,7 @@ def beginning(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
     if PYTHONS.match(name):
         name = "python"
         while len(rest) > 1 and rest[0] != "-m" and rest[0].startswith("-"):
-            del rest[0]  # an option of Python: -u
+            del rest[: 2 if rest[0] in ("-W", "-X") else 1]  # Python's own: -u, -W ignore
     found = (name, *rest[:2])
     for start in (*STARTERS, *OWN_LAUNCHERS):
         if found[: len(start)] == start and not _is_one_rank(start, rest):
