@@ -88,6 +88,21 @@ def test_a_program_that_spawns_is_not_started_once_for_every_rank(program: str, 
     assert kit("submit", "train.py", "-j", "1x2", "--launcher", "spawn", "--dry-run").returncode == 0
 
 
+@pytest.mark.parametrize("command", ["accelerate launch --num_processes 8 train.py", "uv run accelerate launch train.py", "composer -n 8 train.py"])
+def test_what_starts_the_ranks_of_its_node_is_taken_where_it_is_started_once_on_each(command: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"command: {command}\n")
+    for launcher in ("spawn", "ray"):
+        assert kit("submit", "--launcher", launcher, "--dry-run").returncode == 0
+    for launcher in ("torchrun", "srun"):
+        assert "starting ranks is the job of the launcher" in kit("submit", "--launcher", launcher, "--dry-run", check=False).stderr
+
+
+@pytest.mark.parametrize("command", ["srun train.py", "srun accelerate launch train.py", "uv run torchrun train.py", "docker run train.py"])
+def test_what_starts_ranks_on_all_nodes_is_never_taken(command: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"command: {command}\nlauncher: spawn\n")
+    assert kit("submit", "--dry-run", check=False).returncode == 2
+
+
 def test_sbatchs_own_long_names_are_known(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     for option in ("core-spec=1", "wait-all-nodes=1", "gpus-per-task=1", "gpus-per-socket=1"):

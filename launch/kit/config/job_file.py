@@ -56,7 +56,8 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
     places = {"command": target, **{key: item.where for key, item in {**given, **options}.items()}}
     if parsed.get("command"):
         parsed["command"] = (*parsed["command"], *_check_arguments(arguments, problems))
-        other_tools.refuse(parsed["command"], places["command"], problems)
+        launcher = parsed.get("launcher") or ""
+        other_tools.refuse(parsed["command"], places["command"], problems, launcher)
     elif not {"command", "script"} & {*given, *intended}:
         fix = "add `command: train.py`, or lines of bash under `script: |`"
         problems.add(target, "no command is given", fix)

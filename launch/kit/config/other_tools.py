@@ -74,7 +74,13 @@ _OTHERS = {
     "salloc": "kit asks for the nodes: name the program that runs there, or use kit shell",
     "sudo": "the ranks run as you; to be root inside of the container: `remap_root: true`",
 }
-FIRST_WORDS = [*(start[0] for start in LAUNCHERS if len(start) == 1), *_OTHERS]
+# With which no command begins, whatever its job's launcher is.
+FIRST_WORDS = [
+    *(start[0] for start in LAUNCHERS if len(start) == 1 and start not in rank_starters.OF_NODE),
+    *_OTHERS,
+]
+# Launchers that start a program once on each node, as a framework's own launcher must be.
+STARTED_ONCE = ("spawn", "ray")
 
 
 def import_it(script: str) -> str:
@@ -85,12 +91,13 @@ def import_it(script: str) -> str:
     )
 
 
-def refuse(words: Sequence[str], where: str, problems: Problems) -> None:
+def refuse(words: Sequence[str], where: str, problems: Problems, launcher: str = "") -> None:
     """Note a problem if a command starts with such a tool; the fix keeps the tool's numbers."""
     index = rank_starters.place(words)
     around = list(words[:index])
     start, rest = rank_starters.beginning(words[index:])
-    if tool := LAUNCHERS.get(start):
+    is_wanted = launcher in STARTED_ONCE and start in rank_starters.OF_NODE
+    if (tool := LAUNCHERS.get(start)) and not is_wanted:
         if inner := _inner(rest):  # srun torchrun ...
             refuse(inner, where, problems)
             return

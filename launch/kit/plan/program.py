@@ -25,7 +25,6 @@ from kit.plan.mounting import FileView
 MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 STARTS = ("spawn", "start_processes")
 PYTHONS = ("python", "python3")
-STARTED_ONCE = ("spawn", "ray")  # launchers that start a program once on a node
 MOST = 1 << 20  # bytes of a program that are read
 # Held while Python's filter of warnings is changed, which all threads share.
 _FILTERING = threading.Lock()
@@ -39,7 +38,7 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
     if not job.script:
         _check_shell_script(job, view, problems)
     arguments.check(job, view, problems)
-    if launcher and launcher.name not in STARTED_ONCE:
+    if launcher and launcher.name not in other_tools.STARTED_ONCE:
         _check_own_launcher(job, launcher.name, problems)
     script = _script(job.command)
     if script is None:
@@ -104,7 +103,7 @@ def _check_script(
         problems.add(job.where("command"), problem, suggest.neighbour(path, fix))
     elif path.endswith(".py"):
         _check_syntax(script, path, problems)
-        if launcher and launcher.name not in STARTED_ONCE:
+        if launcher and launcher.name not in other_tools.STARTED_ONCE:
             _check_spawn(script, path, launcher.name, problems)
     elif not os.access(path, os.X_OK):
         fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"
