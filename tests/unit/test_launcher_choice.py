@@ -103,6 +103,14 @@ def test_what_starts_ranks_on_all_nodes_is_never_taken(command: str, kit, tmp_pa
     assert kit("submit", "--dry-run", check=False).returncode == 2
 
 
+def test_a_program_with_a_launcher_of_its_own_may_be_the_only_rank(kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: llamafactory-cli train c.yaml\nprocesses_per_node: 1\n")
+    (tmp_path / "c.yaml").touch()
+    assert kit("submit", "--dry-run").returncode == 0
+    for more in ("--nodes=2", "--processes-per-node=2"):
+        assert "train starts its ranks itself, and torchrun would" in kit("submit", more, "--dry-run", check=False).stderr
+
+
 def test_sbatchs_own_long_names_are_known(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     for option in ("core-spec=1", "wait-all-nodes=1", "gpus-per-task=1", "gpus-per-socket=1"):

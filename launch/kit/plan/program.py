@@ -190,7 +190,7 @@ def _check_spawn(script: str, path: str, launcher: str, problems: Problems) -> N
 def _check_own_launcher(job: Job, launcher: str, problems: Problems) -> None:
     """Refuse a program that starts torchrun or accelerate itself, as once for every rank."""
     name, fix = other_tools.own_launcher(job.command or ("",))
-    if fix:
+    if fix and job.most_nodes * job.ranks_per_node > 1:
         effect = f"{launcher} would start it once for every rank"
         problem = f"{name} starts its ranks itself, and {effect}"
         problems.add(job.where("command"), problem, fix)
