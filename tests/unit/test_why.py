@@ -216,6 +216,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("MemoryError: Out of memory allocating 8,192 bytes", "memory-error"),
     ("ValueError: Out of memory allocating 8,192 bytes for the replay buffer", "exception"),
     ("RuntimeError: Error compiling objects for extension", "extension-not-built"),
+    ("RuntimeError: Error building extension 'fused_adam': [1/2] nvcc\nFAILED: a.o\n/tmp/a.ii: fatal error: cannot write: No space left on device", "disk-full"),
+    ("RuntimeError: Error building extension 'fused_adam': [1/2] nvcc\nFAILED: a.o\na.cu:1: fatal error: b.h: No such file or directory", "extension-not-built"),
     ("RuntimeError: No available kernel.  Aborting execution.", "no-attention-kernel"),
     ("ValueError: No available kernel. Known: rbf, linear", "exception"),
     ("RuntimeError: Error building extension table of the archive", "exception"),
