@@ -15,7 +15,7 @@ import pytest
 from kit import slurm
 from kit.base.errors import UsageError
 from kit.diagnose.why import facts, logs, report, verdict, wording
-from kit.diagnose.why.cause import NODE, RANK, Weight
+from kit.diagnose.why.cause import NODE, RANK, Cause, Weight
 from kit.runs import history, job_chain, job_status
 
 import event_lines
@@ -240,6 +240,21 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
     show(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
     said = capsys.readouterr().out
     assert first_cause(said) == name, said
+
+
+ODD_LINES = {
+    "extension-not-built": ["FAILED: x\n", "FAILED: x error\n", "x\n", "error "],
+    "no-attention-kernel": ["UserWarning: ", "UserWarning: Triggered internally at ", "UserWarning: Triggered internally at sdp_util\n", "UserWarning: " * 30 + "Triggered internally at " * 16 + "\n"],
+}
+
+
+@pytest.mark.parametrize("cause", [cause for cause in verdict.CAUSES if cause.reason], ids=lambda cause: cause.name)
+def test_the_reason_of_a_cause_is_soon_found_in_any_log(cause: Cause) -> None:
+    for piece in ODD_LINES[cause.name]:
+        text = "FAILED: x\n" + piece * (verdict.SEARCHED // len(piece))
+        begin = time.process_time()
+        re.findall(cause.reason, text, re.MULTILINE)
+        assert time.process_time() - begin < 5, piece
 
 
 @pytest.mark.parametrize(
