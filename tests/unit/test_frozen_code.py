@@ -340,6 +340,9 @@ def test_a_program_that_git_ignores_is_live_and_said_so(kit, project: Path) -> N
     (project / ".gitignore").write_text("train.py\n")
     done = kit("render", "train.py", "--output", "out", cwd=project)
     assert "\n  code:          live: git or .kitignore ignores what the command names\n" in done.stdout
+    (project / "job.yaml").write_text(json.dumps({"command": "{program}", "sweep": {"program": ["other.py", "train.py"]}}))
+    done = kit("render", "job.yaml", "--output", "sweep", cwd=project)
+    assert "\n  code:          live: git or .kitignore ignores what the command names\n" in done.stdout
 
 
 def test_every_file_of_a_sweep_is_taken_from_the_snapshot(kit, project: Path) -> None:

@@ -165,7 +165,8 @@ def _why_not_found(script: str) -> str:
 def _why_not_copied(named: set[str], sources: Sources) -> str:
     if keys := named & set(sources.keys):
         return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
-    if may_be_written := named & set(sources.names):
+    may_be_written = named - sources.tracked
+    if may_be_written and named <= set(sources.names):
         return f"{min(may_be_written)} may be what the command writes"
     return "git or .kitignore ignores what the command names"
 
