@@ -14,6 +14,7 @@ from kit.plan.mounting import FileView
 # Only 0 is surely a process's number: other numbers may be a matrix's rank, as for LoRA.
 _FIRST_RANK = re.compile(r"(--?(?:(node|machine|global|local)[_-])?rank)[ =]0")
 _OWN_RANK = {"node": "NODE_RANK", "machine": "NODE_RANK", "local": "LOCAL_RANK"}
+_SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _OPTION_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S.*)")
 
 
@@ -33,7 +34,10 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
             )
             problems.warn(where, f"every rank gets {rank.group()}", fix)
         option, equals, value = word.rpartition("=")
-        if not file_words.is_written(option + equals if equals else before):
+        said = option + equals if equals else before
+        if _SUBCOMMAND.fullmatch(said) and said != words[0]:
+            said = f"--{said}"  # `export FILE` says what `--export FILE` does
+        if not file_words.is_written(said):
             _check_file(job, value, view, problems)
 
 
