@@ -39,7 +39,7 @@ STREAM = tar_of(
     ("late/child/file", b"", {"mode": 0o711}),
     ("late", b"", {"type": tarfile.DIRTYPE, "mode": 0o1777, "uid": 3, "mtime": 5}),
 )
-ANSWERS = """case "$1" in -version) echo 'version 4.4' && exit ;; -help) echo ' zstd' && exit ;; esac"""
+ANSWERS = """case "$1" in -version) echo 'version 4.4' && exit ;; -help-all) echo ' zstd' && exit ;; esac"""
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_what_cannot_pack_is_refused_before_anything_is_built_and_tar2sqfs_is_ta
     stub(
         old,
         "mksquashfs",
-        f"""case "$1" in -version) echo 'mksquashfs version {version} (2019/08/29)' ;; -help) printf '\\tgzip\\n\\t{knows}\\n' >&2; exit 1 ;; esac""",
+        f"""case "$1" in -version) echo 'mksquashfs version {version} (2019/08/29)' ;; -help-all) printf '\\tgzip\\n\\t{knows}\\n' >&2; exit 1 ;; esac""",
     )
     if chosen:
         assert packer.choose() == ("mksquashfs", True, f"mksquashfs version {version} (2019/08/29)")

@@ -147,6 +147,17 @@ def test_a_file_that_is_being_packed_is_left_alone(data: Path, tmp_path: Path) -
     assert not partial.exists()
 
 
+def test_data_is_packed_by_zstd_where_only_the_whole_help_lists_it(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shutil.which("mksquashfs")
+    tool = tmp_path / "bin/mksquashfs"  # a stand-in for version 4.7
+    tool.parent.mkdir()
+    tool.write_text(f"""#!/bin/sh\ncase "$1" in -help) echo 'Run "mksquashfs -help-all"' ;; *) exec "{real}" "$@" ;; esac\n""")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    data_pack.pack(data, tmp_path / "x.sqsh", print)
+    assert (tmp_path / "x.sqsh").read_bytes()[20:22] == b"\6\0"  # the compressor's number
+
+
 @pytest.mark.parametrize(
     "says",
     [
@@ -159,7 +170,7 @@ def test_nothing_stays_of_what_is_not_whole(says: str, data: Path, tmp_path: Pat
     real = shutil.which("mksquashfs")
     tool = tmp_path / "bin/mksquashfs"  # a stand-in for a full disk, and for a file that root could read
     tool.parent.mkdir()
-    tool.write_text(f'#!/bin/sh\n"{real}" "$@"\n[ "$1" = -help ] || echo "{says}" >&2\n')
+    tool.write_text(f'#!/bin/sh\n"{real}" "$@"\n[ "$1" = -help-all ] || echo "{says}" >&2\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     with pytest.raises(KitError, match=says):

@@ -135,8 +135,11 @@ def _version() -> tuple[str, tuple[int, ...]]:
 
 
 def knows_zstd() -> bool:
-    """Return whether mksquashfs was built with zstd: its help lists what it packs with."""
-    done = subprocess.run(["mksquashfs", "-help"], capture_output=True, text=True)
+    """Return whether mksquashfs was built with zstd: its help lists what it packs with.
+
+    The help of -help is a summary since version 4.7; older versions answer any such word in full.
+    """
+    done = subprocess.run(["mksquashfs", "-help-all"], capture_output=True, text=True)
     return re.search(r"^\s+zstd\b", done.stdout + done.stderr, re.MULTILINE) is not None
 
 
