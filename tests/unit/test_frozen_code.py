@@ -288,6 +288,10 @@ MONOREPO = {"train_py": "print('root')", "conf_yaml": "1", "sub__train_py": "pri
         "run() { python train.py; }; cd sub; run",
         "for each in 1 2; do python train.py; cd sub; done",
         "CONF=conf.yaml; (cd sub; python -m train $CONF)",
+        "X=$(cd sub; python train.py)",
+        'command cd sub; python train.py "$@"',
+        'CMD="cd sub && python train.py $*"; bash -c "$CMD"',
+        "bash -s <<< '' <<EOF\ncd sub\npython train.py $1\nEOF",
     ],
 )
 def test_a_script_that_changes_its_folder_is_left_as_it_is(line: str, kit, project: Path) -> None:
@@ -299,6 +303,34 @@ def test_a_script_that_changes_its_folder_is_left_as_it_is(line: str, kit, proje
     assert done.stderr == ""
     why = "the script changes its folder, and kit freezes no relative name in it; for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
     assert f"\n  code:          live: {why}\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'HERE=$(cd "$(dirname "$0")" && pwd)',
+        "(cd sub && make all)",
+        'echo "starting cd"',
+        "log 'cd sub'",
+        'cd "${KIT_CODE:-.}"',
+        'cd "$KIT_CODE"',
+    ],
+)
+def test_a_script_whose_programs_stay_in_its_folder_is_frozen(line: str, kit, project: Path) -> None:
+    write(project, **MONOREPO)
+    (project / "job.yaml").write_text(json.dumps({"script": f"{line}\npython train.py --config conf.yaml\n"}))
+    done = kit("render", "job.yaml", "--output", "out", "--", "conf.yaml", cwd=project)
+    assert (project / "out/script.sh").read_text() == f'{line}\npython "${{KIT_CODE}}"/train.py --config "${{KIT_CODE}}"/conf.yaml\n'
+    assert ' script "${KIT_RUN_DIR}"/code/conf.yaml)\n' in (project / "out/env.sh").read_text()
+    assert done.stderr == ""
+
+
+def test_the_code_that_a_script_names_is_frozen_though_kit_finds_no_other_name_in_it(kit, project: Path) -> None:
+    write(project, **MONOREPO)
+    (project / "job.yaml").write_text(json.dumps({"script": 'cd "$KIT_CODE/sub"\npython train.py\n'}))
+    done = kit("run", "job.yaml", "--runtime", "none", "--code", "snapshot", "--output", "out", cwd=project)
+    assert "[node0] sub\n" in done.stdout + done.stderr and "which is live" not in done.stderr
+    assert (project / "out/code/sub/train.py").is_file()
 
 
 def test_by_whole_paths_a_script_that_changes_its_folder_is_frozen_and_the_rest_is_named(kit, project: Path) -> None:

@@ -20,13 +20,6 @@ _BUILTINS = set(
 )
 _TYPOGRAPHIC = re.compile("(?:[^=]*=)?[“”„‘«»]")
 SHELLS = {"bash", "sh", "dash", "ksh", "zsh"}
-# What has the words behind it start in another folder; in quotes or in a subshell, too.
-_MOVES = re.compile(r"(?<![\w./=:$@%+-])(cd|pushd|popd)(?![\w./=:@%+-])|--chdir\b|\benv -C\b")
-
-
-def changes_folder(lines: str) -> bool:
-    """Return whether relative names in bash may begin elsewhere than at the working directory."""
-    return _MOVES.search(re.sub(r"(?m)(?<!\S)#.*", "", lines)) is not None
 
 
 def refuse_first(words: list[str], where: str, problems: Problems) -> None:

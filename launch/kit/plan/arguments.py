@@ -6,7 +6,7 @@ import os
 import re
 
 from kit.base.errors import Problems
-from kit.config import shell_words, suggest
+from kit.config import suggest
 from kit.config.job import Job
 from kit.plan import file_words
 from kit.plan.mounting import FileView
@@ -48,7 +48,7 @@ def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None
     path = view.on_this_side(name)
     if os.path.isabs(name) or path is None or os.path.exists(path):
         return
-    if shell_words.changes_folder(job.script or ""):
+    if file_words.changes_folder(job.script or ""):
         return  # whose "$@" may begin elsewhere
     if file_words.writer(job, name, view):
         return

@@ -11,7 +11,6 @@ from typing import NamedTuple, Optional
 
 from kit.base import assets
 from kit.base.errors import KitError
-from kit.config import shell_words
 from kit.config.job import Job
 from kit.importing import shell
 from kit.importing.shell import Node, Script
@@ -31,6 +30,20 @@ _EDITORS = {"perl", "sed", "yq"}
 _COPIERS = {"cp", "install", "ln", "rsync"}
 # A word with nothing that bash would read in another way.
 _PLAIN = re.compile(r"[\w./+=:@%-]+")
+# What has the words behind it start in another folder, in lines that a shell reads from a text.
+_MOVES = re.compile(r"(?<![\w./=:$@%+-])(cd|pushd|popd)(?![\w./=:@%+-])|--chdir\b|\benv -C\b")
+_MOVERS = {"cd", "pushd", "popd"}
+# Into the code's copy, in which relative names mean what kit puts in their place.
+_INTO_COPY = re.compile(r"\"?\$(KIT_CODE|\{KIT_CODE(:-\.?)?\})\"?")
+# Where only such commands run, as in `$(cd .. && pwd)` and `(cd build && make)`, a `cd` moves no
+# program of the user's, nor its arguments.
+_SUBSHELLS = ("Subshell", "CmdSubst", "ProcSubst")
+_HELPERS = set(
+    """
+    [ : basename cat cmake dirname echo exit git ls make mkdir ninja printf pwd readlink realpath rm
+    tar test true unzip
+    """.split()
+)
 _VARIABLE = re.compile(r"\"?\$\{?(\w+)\}?\"?")
 
 
@@ -41,7 +54,7 @@ class Word(NamedTuple):
     start: int  # in the text's bytes; behind `--option=`
     path: str
     before: str  # `--option`, `name=`, or the word before it
-    is_placed: bool  # not relative in a script with a `cd`: kit does not know which file it means
+    is_placed: bool  # not relative behind a `cd`: kit does not know which file it means
 
 
 def is_written(before: str) -> bool:
@@ -64,7 +77,7 @@ def words(lines: str) -> Iterator[Word]:
 
     What is in quotes, a comment or a here-document is none, nor is what a redirection names.
     """
-    script, stays = _read(lines)[0], not shell_words.changes_folder(lines)
+    script, moved = _read(lines)[0], _moved(lines)
     if not script:
         return
     for before, node in _words(script, without=("DblQuoted",)):
@@ -72,7 +85,7 @@ def words(lines: str) -> Iterator[Word]:
         if _PLAIN.fullmatch(text):
             before, path = _split(before, text)
             start = node["Pos"]["Offset"] + len(text[: len(text) - len(path)].encode())
-            is_placed = stays or os.path.isabs(path)
+            is_placed = os.path.isabs(path) or not any(start in each for each in moved)
             yield Word(node["Pos"]["Line"], start, path, before, is_placed)
 
 
@@ -90,10 +103,73 @@ def writer(job: Job, path: str, view: FileView) -> str:
     for key in run_paths.LINES:
         lines = getattr(job, key) or ""
         # Behind a `cd`, only the file's own name is known.
-        same = os.path.basename if shell_words.changes_folder(lines) else view.full
+        same = os.path.basename if changes_folder(lines) else view.full
         if same(path) in map(same, written(lines)):
             return key
     return ""
+
+
+def changes_folder(lines: str) -> bool:
+    """Return whether relative names in bash may begin elsewhere than at the working directory."""
+    return _whole(lines) in _moved(lines)
+
+
+def names_copy(lines: str) -> bool:
+    """Return whether lines of bash name the code's copy themselves."""
+    return re.search(r"\$\{?KIT_CODE\b", lines) is not None
+
+
+def _whole(lines: str) -> range:
+    return range(len(lines.encode()) + 1)
+
+
+@lru_cache(maxsize=8)
+def _moved(lines: str) -> tuple[range, ...]:
+    """Return the bytes of bash in which names may do so: all of them, or those of subshells."""
+    script = _read(lines)[0]
+    if not script:
+        return (_whole(lines),) if _mentions_move(lines) else ()
+    nodes = [*shell.descend(script.statements)]
+    moves = [node["Pos"]["Offset"] for node in nodes if _is_move(script, node)]
+    subshells = [
+        range(node["Pos"]["Offset"], node["End"]["Offset"])
+        for node in nodes
+        if node.get("Type") in _SUBSHELLS and _is_harmless(node)
+    ]
+    if any(not any(at in each for each in subshells) for at in moves):
+        return (_whole(lines),)
+    return tuple(each for each in subshells if any(at in each for at in moves))
+
+
+def _is_move(script: Script, node: Node) -> bool:
+    """Return whether a command goes to another folder, or a text for a shell may do so."""
+    if node.get("Hdoc"):
+        return _mentions_move(script.text(node["Hdoc"]))
+    words = [script.text(word) for word in node.get("Args") or [] if word.get("Parts")]
+    while words[1:] and words[0] in ("builtin", "command"):
+        del words[0]
+    if node.get("Type") != "CallExpr" or not words:
+        return False
+    name = words[0].strip("\\\"'")
+    if name in _MOVERS:
+        return not (words[1:] and _INTO_COPY.fullmatch(words[-1]))
+    for before, word in zip(words, words[1:]):
+        if word.startswith("--chdir") or (before, word) == ("env", "-C"):
+            return True
+        is_text = name == "eval" or re.fullmatch(r"-\w*c", before)
+        # Of a text with variables, kit does not know all.
+        if is_text and _mentions_move(script.data.decode() if "$" in word else word):
+            return True
+    return False
+
+
+def _mentions_move(text: str) -> bool:
+    return _MOVES.search(re.sub(r"(?m)(?<!\S)#.*", "", text)) is not None
+
+
+def _is_harmless(subshell: Node) -> bool:
+    calls = [node for node in shell.descend(subshell) if node.get("Type") == "CallExpr"]
+    return all(shell.literals(call)[0] in _MOVERS | _HELPERS for call in calls if call.get("Args"))
 
 
 def unread(lines: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional, TypedDict
 
 from kit.base.errors import KitError, Problems, warn
-from kit.config import paths, shell_words, sweeps
+from kit.config import paths, sweeps
 from kit.config.job import Job
 from kit.plan import file_words, program, run_paths
 from kit.plan.mounting import FileView
@@ -64,7 +64,8 @@ def freeze(
     in_script = _words_of_script(live.script, root, view) if root else {}
     module = program.module(live.command)
     package = "" if module is None else live.command[module].partition(".")[0]
-    if not root or not (words or in_script or _has_package(root, package)):
+    is_named = file_words.names_copy(live.script)
+    if not root or not (words or in_script or is_named or _has_package(root, package)):
         return live, _why_not_found(live.script)
     sources = find(root, job.where("code") or "code", problems, keyrings)
     named = sorted({*in_script.values(), *(name for word in words.values() for name in word.files)})
@@ -83,7 +84,7 @@ def freeze(
         for word, name in in_script.items()
         if name in (names if file_words.is_surely_read(word.before, word.path) else tracked)
     }
-    if not used and not is_module and not frozen:
+    if not (used or is_module or frozen or is_named):
         return live, "; ".join(_made(made)) or _why_not_copied(set(named), sources)
     files = tuple(name for word in used.values() for name in word.files)
     files += tuple(dict.fromkeys(frozen.values()))
@@ -104,7 +105,7 @@ def freeze(
 def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -> dict[int, _Word]:
     """Return {index: word} of the words that name code or settings of the working directory."""
     found = {}
-    is_moved = shell_words.changes_folder(job.script or "")
+    is_moved = file_words.changes_folder(job.script or "")
     for index, word in enumerate(command):
         is_option = index > 0 and word.startswith("-")
         option, equals, path = word.partition("=") if is_option else ("", "", word)
@@ -156,7 +157,7 @@ def _has_package(root: str, package: str) -> bool:
 def _why_not_found(script: str) -> str:
     if unread := file_words.unread(script):
         return f"kit finds no files in the script: {unread}"
-    if shell_words.changes_folder(script):
+    if file_words.changes_folder(script):
         way = "for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
         return f"the script changes its folder, and kit freezes no relative name in it; {way}"
     return f"the {'script' if script else 'command'} names no file of the working directory"
@@ -200,8 +201,9 @@ def _unread(job: Job) -> list[str]:
 
 
 def _live_words(script: str) -> list[str]:
-    """Return a note about the first file that a script with a `cd` names: the live one."""
-    moved = [word for word in file_words.words(script) if _is_of_run(word) and not word.is_placed]
+    """Return a note about the first file that a script names behind a `cd`: the live one."""
+    words = () if file_words.names_copy(script) else file_words.words(script)
+    moved = [word for word in words if _is_of_run(word) and not word.is_placed]
     return [
         f"line {word.line} of the script names {word.path}, which is live, since the script changes"
         ' its folder: the snapshot\'s is "${KIT_CODE}"/ and its path from the working directory'
