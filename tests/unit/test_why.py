@@ -244,7 +244,12 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
 
 ODD_LINES = {
     "extension-not-built": ["FAILED: x\n", "FAILED: x error\n", "x\n", "error "],
-    "no-attention-kernel": ["UserWarning: ", "UserWarning: Triggered internally at ", "UserWarning: Triggered internally at sdp_util\n", "UserWarning: " * 30 + "Triggered internally at " * 16 + "\n"],
+    "no-attention-kernel": [
+        "UserWarning: ",
+        "UserWarning: Triggered internally at ",
+        "UserWarning: Triggered internally at sdp_util\n",
+        "UserWarning: " * 30 + "Triggered internally at " * 16 + "\n",
+    ],
 }
 
 
