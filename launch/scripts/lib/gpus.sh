@@ -81,7 +81,8 @@ gpus::check() {
     return 0 # other makes say nothing that counts as well inside a container
   fi
   ((${#kit_gpus[@]} < KIT_GPUS_PER_NODE)) || return 0
-  local kit_fix="look at the node: nvidia-smi; without it: $(kit::start_again "$(kit::node)")"
+  local kit_fix
+  kit_fix="look at the node: nvidia-smi; without it: $(kit::start_again "$(kit::node)")"
   local -r kit_option="$(gpus::binding_option)"
   [[ -z "${kit_option}" ]] ||
     kit_fix="Slurm binds each task to GPUs of its own by its option ${kit_option}: leave that out, or write \`gpu-bind: none\` under \`slurm\`"
