@@ -181,7 +181,7 @@ def test_nothing_stays_of_what_is_not_whole(says: str, data: Path, tmp_path: Pat
 OLD = """#!/bin/sh
 case " $* " in
   " -version ") echo "mksquashfs version 4.3 (2014/05/12)" && exit 0 ;;
-  " -help "*) exit 1 ;;
+  " -help"*) exit 1 ;;
   *" {unknown} "* | *" zstd "*) printf "\\n%s: invalid option\\n\\nSYNTAX:...\\n" "$0" >&2 && exit 1 ;;
 esac
 exec "{real}" "$@"
