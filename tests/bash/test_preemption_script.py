@@ -91,18 +91,19 @@ START_AGAIN = 'source "${KIT_RUN_DIR}/lib/messages.sh"; kit::start_again "$@"'
 
 
 @pytest.mark.parametrize(
-    ("task", "secrets", "node", "command"),
+    ("task", "secrets", "local", "node", "command"),
     [
-        ("", "", "", "sbatch RUN/run_script.sh"),
-        ("37", "", "", "sbatch --array=37 RUN/run_script.sh"),
-        ("37", "", "n2", "sbatch --array=37 --exclude=n2 RUN/run_script.sh"),
-        ("", "TOKEN", "", "kit rerun RUN"),
-        ("37", "TOKEN", "", "kit rerun RUN --task 37"),
-        ("37", "TOKEN", "n2", "kit rerun RUN --task 37, with the line #SBATCH --exclude=n2 in its run_script.sh"),
+        ("", "", "", "", "sbatch RUN/run_script.sh"),
+        ("37", "", "", "", "sbatch --array=37 RUN/run_script.sh"),
+        ("37", "", "", "n2", "sbatch --array=37 --exclude=n2 RUN/run_script.sh"),
+        ("", "TOKEN", "", "", "kit rerun RUN"),
+        ("37", "TOKEN", "", "", "kit rerun RUN --task 37"),
+        ("37", "TOKEN", "", "n2", "kit rerun RUN --task 37, with the line #SBATCH --exclude=n2 in its run_script.sh"),
+        ("37", "TOKEN", "yes", "", "kit rerun RUN"),  # kit run --task 37
     ],
 )
-def test_the_command_that_starts_a_job_again_starts_that_job_alone(task: str, secrets: str, node: str, command: str) -> None:
-    env = environment(KIT_RUN_DIR=str(SCRIPTS), SLURM_ARRAY_TASK_ID=task, KIT_SECRETS=secrets)
+def test_the_command_that_starts_a_job_again_starts_that_job_alone(task: str, secrets: str, local: str, node: str, command: str) -> None:
+    env = environment(KIT_RUN_DIR=str(SCRIPTS), SLURM_ARRAY_TASK_ID=task, KIT_SECRETS=secrets, KIT_LOOPBACK=local)
     assert bash(START_AGAIN, *filter(None, [node]), env=env).stdout == command.replace("RUN", str(SCRIPTS))
 
 

@@ -133,6 +133,22 @@ def test_a_large_file_that_git_would_take_is_refused_by_name(project: Path) -> N
     )
 
 
+def test_folders_in_any_number_have_links(kit, project: Path) -> None:
+    git(project, "init")
+    write(project, train_py="1", _gitignore="/data/\n/exp-*/\n", data__a_bin="1")
+    git(project, "add", "train.py")
+    for number in range(source_files.MOST_LINKS + 1):
+        write(project / f"exp-{number}", a_bin="1")
+    done = kit("render", "train.py", "--output", "out", cwd=project)
+    assert (project / "out/code/data/a.bin").is_file() and (project / "out/code/exp-7/a.bin").is_file() and done.stderr == ""
+
+
+def test_lines_that_are_no_utf_8_are_taken_as_they_are(kit, project: Path) -> None:
+    write(project, train_py="1")
+    kit("render", "train.py", "--setup", b"echo \xe9 >x".decode(errors="surrogateescape"), "--output", "out", cwd=project)
+    assert b"echo \xe9 >x" in (project / "out/setup.sh").read_bytes()
+
+
 def test_old_results_in_great_number_get_no_links(kit, project: Path) -> None:
     """Each run would have them all."""
     git(project, "init")
@@ -314,6 +330,8 @@ def test_a_script_that_changes_its_folder_is_left_as_it_is(line: str, kit, proje
         "log 'cd sub'",
         'cd "${KIT_CODE:-.}"',
         'cd "$KIT_CODE"',
+        'HERE=$(cd .. && pwd); taskset -c "$CPUS" true',
+        " && ".join(["true"] * 400),
     ],
 )
 def test_a_script_whose_programs_stay_in_its_folder_is_frozen(line: str, kit, project: Path) -> None:

@@ -656,6 +656,18 @@ def test_the_task_of_an_array_that_a_user_submitted_again_is_no_task_of_the_firs
     assert fake.calls("scancel") == ["scancel 1009_1"]
 
 
+def test_a_task_that_the_later_array_does_not_have_is_still_the_first_ones(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    put_again_array(fake, call, tmp_path)
+    assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")  # noted from here on
+    shutil.rmtree(tmp_path / "run/log/1001_2")  # as of one that was cancelled before it began
+    (tmp_path / "run/log/slurm-1001_2.out").unlink()
+    for word in (["1001_2"], ["1001", "--task", "2"]):
+        assert "1001_2" in call("status", *word)[1] and "COMPLETED" in call("status", *word)[1]
+    for word in (["1001_2"], ["train", "--task", "2"], ["1009", "--task", "2"]):
+        code, said, problem = call("rerun", *word)
+        assert code == 0, said + problem
+
+
 def test_a_task_that_goes_on_for_another_is_no_submission_of_its_own(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     put_again_array(fake, call, tmp_path)
     (tmp_path / "run/log/1001_1/continued-by").write_text("1009_1\n")

@@ -153,9 +153,9 @@ def test_what_shfmt_cannot_read_is_live_and_said_so(project: Path, monkeypatch: 
     assert (made.program.code, made.reasons.why_live) == (None, "kit finds no files in the script: shfmt cannot read it")
     monkeypatch.setattr(assets, "program", lambda name: "")
     made = plan(json.dumps({"script": "python train.py # 1\n"}))
-    assert (made.program.code, made.reasons.why_live) == (None, "kit finds no files in the script: that needs shfmt: pip install shfmt-py")
+    assert (made.program.code, made.reasons.why_live) == (None, "kit finds no files in the script: that needs shfmt on PATH (pip install shfmt-py)")
     made = plan(json.dumps({"setup": "echo > conf.yaml # 1", "command": "train.py conf.yaml"}))
-    assert made.program.code and made.program.code.notes == ("kit finds no files that setup writes: that needs shfmt: pip install shfmt-py",)
+    assert made.program.code and made.program.code.notes == ("kit finds no files that setup writes: that needs shfmt on PATH (pip install shfmt-py)",)
 
 
 def test_a_script_runs_once_on_each_node_unless_a_launcher_is_named(project: Path) -> None:

@@ -17,6 +17,7 @@ Span = tuple[int, int]  # the first and the last line
 
 _WHERE = re.compile(r"(?m)^(?:.*?:)?(\d+):\d+: (.*)$")
 # Into a file, and neither into a device nor into another stream.
+_NO_NODES = ("Pos", "End", "Comments")
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
 
 
@@ -69,14 +70,15 @@ def parse(text: str, where: str) -> Script:
 
 def descend(node: Any, without: Collection[str] = ()) -> Iterator[Node]:
     """Yield a node and all below it. A node of a type in `without` is left out as a whole."""
-    if isinstance(node, list):
-        for item in node:
-            yield from descend(item, without)
-    elif isinstance(node, dict) and node.get("Type") not in without:
-        yield node
-        for name, item in node.items():
-            if name not in ("Pos", "End", "Comments"):
-                yield from descend(item, without)
+    waiting = [node]  # a chain of hundreds of commands is as deep
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, list):
+            waiting += reversed(item)
+        elif isinstance(item, dict) and item.get("Type") not in without:
+            yield item
+            below = [each for name, each in item.items() if name not in _NO_NODES]
+            waiting += reversed(below)
 
 
 def span(node: Node) -> Span:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Optional
 
 from kit.base import assets
 from kit.base.errors import KitError
+from kit.config import shell_words
 from kit.config.job import Job
 from kit.importing import shell
 from kit.importing.shell import Node, Script
@@ -72,25 +73,30 @@ def _is_option(before: str) -> bool:
     return before.startswith("-") or before.endswith("=")
 
 
-def words(lines: str) -> Iterator[Word]:
-    """Yield the plain words of commands, and those that variables are set to.
+@lru_cache(maxsize=8)
+def words(lines: str) -> tuple[Word, ...]:
+    """Return the plain words of commands, and those that variables are set to.
 
     What is in quotes, a comment or a here-document is none, nor is what a redirection names.
     """
     script, moved = _read(lines)[0], _moved(lines)
     if not script:
-        return
+        return ()
+    found = []
     for before, node in _words(script, without=("DblQuoted",)):
         text = script.text(node) if shell.literal(node) else ""
         if _PLAIN.fullmatch(text):
             before, path = _split(before, text)
             start = node["Pos"]["Offset"] + len(text[: len(text) - len(path)].encode())
             is_placed = os.path.isabs(path) or not any(start in each for each in moved)
-            yield Word(node["Pos"]["Line"], start, path, before, is_placed)
+            found.append(Word(node["Pos"]["Line"], start, path, before, is_placed))
+    return tuple(found)
 
 
 def with_frozen(lines: str, frozen: Mapping[Word, str]) -> str:
     """Return the script in which these words name files of the code's copy."""
+    if not frozen:
+        return lines  # which may be no UTF-8
     data = lines.encode()
     for word in sorted(frozen, key=lambda word: word.start, reverse=True):
         place = f'"${{KIT_CODE}}"/{frozen[word]}'.encode()
@@ -100,11 +106,13 @@ def with_frozen(lines: str, frozen: Mapping[Word, str]) -> str:
 
 def writer(job: Job, path: str, view: FileView) -> str:
     """Return the key of the job's lines that write a file, as far as they say so; else ""."""
+    name = os.path.basename(path)
     for key in run_paths.LINES:
         lines = getattr(job, key) or ""
         # Behind a `cd`, only the file's own name is known.
         same = os.path.basename if changes_folder(lines) else view.full
-        if same(path) in map(same, written(lines)):
+        alike = (each for each in written(lines) if os.path.basename(each) == name)
+        if same(path) in map(same, alike):
             return key
     return ""
 
@@ -120,7 +128,7 @@ def names_copy(lines: str) -> bool:
 
 
 def _whole(lines: str) -> range:
-    return range(len(lines.encode()) + 1)
+    return range(len(lines.encode(errors="surrogateescape")) + 1)
 
 
 @lru_cache(maxsize=8)
@@ -153,10 +161,12 @@ def _is_move(script: Script, node: Node) -> bool:
     name = words[0].strip("\\\"'")
     if name in _MOVERS:
         return not (words[1:] and _INTO_COPY.fullmatch(words[-1]))
+    is_shell = False
     for before, word in zip(words, words[1:]):
         if word.startswith("--chdir") or (before, word) == ("env", "-C"):
             return True
-        is_text = name == "eval" or re.fullmatch(r"-\w*c", before)
+        is_shell = is_shell or os.path.basename(before) in shell_words.SHELLS
+        is_text = name == "eval" or (is_shell and re.fullmatch(r"-\w*c", before))
         # Of a text with variables, kit does not know all.
         if is_text and _mentions_move(script.data.decode() if "$" in word else word):
             return True
@@ -216,9 +226,12 @@ def _read(lines: str) -> tuple[Optional[Script], str]:
         return None, ""
     try:
         return shell.parse(lines, ""), ""
-    except (KitError, OSError, UnicodeError, subprocess.SubprocessError):
+    except (KitError, OSError, ValueError, RecursionError, subprocess.SubprocessError):
         has_tool = assets.program("shfmt")
-    return None, "shfmt cannot read it" if has_tool else "that needs shfmt: pip install shfmt-py"
+    return (
+        None,
+        "shfmt cannot read it" if has_tool else "that needs shfmt on PATH (pip install shfmt-py)",
+    )
 
 
 def _words(script: Script, without: tuple[str, ...] = ()) -> Iterator[tuple[str, Node]]:

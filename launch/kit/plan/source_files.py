@@ -51,8 +51,8 @@ class Sources(NamedTuple):
         wanted = [name for name in ignored or {} if _may_be_looked_for(self.root, name)]
         names = [*self.left_out, *(name.rstrip("/") for name in wanted)]
         kinds = [(os.path.dirname(name), os.path.splitext(name)[1]) for name in names]
-        # Links to each old result would fill a quota of files within some hundred runs.
-        many = {kind: count for kind, count in Counter(kinds).items() if count > MOST_LINKS}
+        # Links to each old result would fill a quota of files. Folders mostly have no ending.
+        many = {kind: n for kind, n in Counter(kinds).items() if kind[1] and n > MOST_LINKS}
         notes = [
             f"no links in the snapshot of the code to {count:,} ignored files: "
             f"{os.path.join(folder, '*')}{ending}; a program finds them in the working directory"

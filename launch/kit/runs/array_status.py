@@ -48,7 +48,7 @@ def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
         is_there = os.path.isdir(run.paths.logs(word))
         if is_there and job_chain.last_job(run.folder, f"{run.id}_{number}") == word:
             return lookup.of_job(run.id, run) or run, number
-        if (is_there or run.id == match[1]) and (found := lookup.of_job(match[1], run)):
+        if found := lookup.of_job(match[1], run):  # where the task has not begun, too
             return found, number
     return None
 

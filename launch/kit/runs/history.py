@@ -193,8 +193,7 @@ def _latest_array(run: Run) -> Run:
         for job, tasks in begun.items()
         for task in wanted.intersection(tasks)
     }
-    newest = max((job for job, task in later if f"{job}_{task}" not in followers), default=0)
-    if newest:
+    if newest := max((job for job, task in later if f"{job}_{task}" not in followers), default=0):
         run = under(run, str(newest), begun[newest])
         add(run)
     return run
@@ -208,6 +207,12 @@ def begun_tasks(run: Run) -> dict[int, list[int]]:
         if task:
             found.setdefault(int(job), []).append(int(task))
     return found
+
+
+def noted_as(run: Run, job_id: str) -> Optional[Run]:
+    """Return what was last noted of an earlier job of the run; None where nothing was."""
+    noted = {(each.folder, each.created_s, each.id): each for each in _lines()}
+    return noted.get((run.folder, run.created_s, job_id))
 
 
 def under(run: Run, job_id: str, tasks: Sequence[int] = ()) -> Run:

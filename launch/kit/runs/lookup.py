@@ -54,6 +54,8 @@ def of_job(number: str, run: Run) -> Optional[Run]:
         # Where its end is noted, no later job of the folder is meant.
         return replace(found, is_exact=bool(found.state and not found.local))
     if run.array:
+        if noted := history.noted_as(run, number):
+            return replace(noted, is_exact=True)
         tasks = history.begun_tasks(run).get(int(number)) if number.isdecimal() else None
         return replace(history.under(run, number, tasks), is_exact=True) if tasks else None
     logs = run.paths.logs(number)

@@ -19,7 +19,7 @@ from kit.plan.plan import Plan
 from kit.plan.resolve import check_line
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
-from kit.runs import array_status, history, run_dir, run_record
+from kit.runs import array_status, history, lookup, run_dir, run_record
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -101,7 +101,10 @@ def folder_of(word: Optional[str]) -> Path:
 def _meant(word: Optional[str], task: Optional[int]) -> tuple[Path, Optional[int]]:
     if word and os.path.isfile(RunPaths(word).record):
         return Path(os.path.abspath(word)), task
-    run, task = array_status.find(word, task)
+    if task is not None:
+        # It is checked by the record, which has all tasks: the last job may have had a few of them.
+        return Path(lookup.find(word).folder), task
+    run, task = array_status.find(word, None)
     return Path(run.folder), task
 
 

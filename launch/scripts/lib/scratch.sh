@@ -15,8 +15,12 @@ scratch::make_place() { (umask 077 && mkdir -p -- "${KIT_SCRATCH:-/tmp}"); }
 
 # scratch::is_noexec FOLDER - whether no code can be loaded from there: it is mounted noexec, as hardened nodes do with /tmp.
 scratch::is_noexec() {
-  local -r file="$1/.kit-executable"
-  { : >>"${file}" && chmod u+x -- "${file}" && [[ -e "${file}" && ! -x "${file}" ]]; } 2>/dev/null # -x asks the kernel, which knows
+  local file
+  local -i is_noexec=0
+  file="$(mktemp -- "$1/.executable.XXXXXX" 2>/dev/null)" || return 1
+  { chmod u+x -- "${file}" && [[ ! -x "${file}" ]]; } 2>/dev/null || is_noexec=1 # -x asks the kernel, which knows
+  rm -f -- "${file}"
+  return "${is_noexec}"
 }
 
 # scratch::need FOLDER BYTES WHAT - ends the job if WHAT does not fit there.
