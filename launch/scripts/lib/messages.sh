@@ -16,7 +16,7 @@ kit::die() {
 # secrets are gone when a run has ended, and kit alone reads them anew.
 kit::start_again() {
   local -r task="${SLURM_ARRAY_TASK_ID:-}"
-  if [[ -n "${KIT_LOOPBACK:-}" ]]; then # kit run: without Slurm, and the run is that task already
+  if [[ -n "${KIT_LOOPBACK:-}" && -z "${1:-}" ]]; then # kit run: without Slurm, and the run is that task already
     printf 'kit rerun %q' "${KIT_RUN_DIR}"
   elif [[ -z "${KIT_SECRETS:-}" ]]; then
     printf 'sbatch %s%s%q' "${task:+--array=${task} }" "${1:+--exclude=$1 }" "${KIT_RUN_DIR}/run_script.sh"
