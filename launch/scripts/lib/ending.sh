@@ -16,10 +16,15 @@ ending::leave() {
   event::note ends code "$1" outcome "${KIT_OUTCOME:-FAILED}"
   [[ -z "${KIT_LEAST_NODES:-}" ]] || beat::end
   [[ -z "${KIT_SHARE:-}" ]] || share::end
-  ! declare -F host_setup::forget >/dev/null || host_setup::forget
-  [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget
+  ending::forget
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::end "$1"
   [[ "${KIT_CACHE:-}" != keep ]] || kept_cache::keep "$1" || true
+}
+
+# ending::forget [FACTS] - removes what must not outlive the job: what its host_setup has exported, and the values of secrets.
+ending::forget() {
+  ! declare -F host_setup::forget >/dev/null || host_setup::forget
+  [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget "$@"
 }
 
 # ending::after_signal CODE
@@ -52,8 +57,7 @@ ending::explain_end() {
     CANCELLED) problem+=": by Ctrl-C, kit cancel or a signal to kit" fix="to start it again: kit rerun" ;;
   esac
   # The ranks have them; and Slurm may kill this script, too, before they have ended: so what it has said is asked no second time.
-  ! declare -F host_setup::forget >/dev/null || host_setup::forget
-  [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget "${facts}"
+  ending::forget "${facts}"
   KIT_OUTCOME="${state:-FAILED}"
   event::note stopped_by state "${state}" problem "${problem}" fix "${fix}"
   kit::error "${problem}" "${fix}"
