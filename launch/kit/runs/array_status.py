@@ -43,12 +43,12 @@ def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
     match = re.fullmatch(r"([0-9]{1,18})_([0-9]{1,9})", word)
     if not match:
         return None
-    number = int(match[2])
+    number, noted = int(match[2]), history.noted_as(match[1])
     for run in filter(lambda run: run.array, reversed(history.runs())):
         is_there = os.path.isdir(run.paths.logs(word))
         if is_there and job_chain.last_job(run.folder, f"{run.id}_{number}") == word:
-            return lookup.of_job(run.id, run) or run, number
-        if found := lookup.of_job(match[1], run):  # where the task has not begun, too
+            return lookup.of_own_job(run), number
+        if found := lookup.of_job(match[1], run, noted):  # where the task has not begun, too
             return found, number
     return None
 

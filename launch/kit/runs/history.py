@@ -209,10 +209,10 @@ def begun_tasks(run: Run) -> dict[int, list[int]]:
     return found
 
 
-def noted_as(run: Run, job_id: str) -> Optional[Run]:
-    """Return what was last noted of an earlier job of the run; None where nothing was."""
-    noted = {(each.folder, each.created_s, each.id): each for each in _lines()}
-    return noted.get((run.folder, run.created_s, job_id))
+def noted_as(job_id: str) -> dict[tuple[str, float], Run]:
+    """Return {(folder, created_s): run}, as last noted under this id of an earlier or last job."""
+    lines = (facts for facts in json_lines.read(notes.history()) if facts.get("id") == job_id)
+    return {(run.folder, run.created_s): run for run in filter(None, map(_run, lines))}
 
 
 def under(run: Run, job_id: str, tasks: Sequence[int] = ()) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -31,9 +31,10 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     if found := noted or _of_directory(folder, known):
         return _fresh(found)
     number, _, cluster = word.partition(";")  # as --parsable prints the id of another cluster
+    under_id = history.noted_as(number)
     for run in reversed(known):
         is_there = not cluster or run.cluster == cluster
-        if is_there and (found := of_job(number, run)):
+        if is_there and (found := of_job(number, run, under_id)):
             return found
     if named := [run for run in reversed(known) if word in _names(run)]:
         return _fresh(_meant(word, named, live=live))
@@ -44,18 +45,22 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))
 
 
-def of_job(number: str, run: Run) -> Optional[Run]:
+def of_own_job(run: Run) -> Run:
+    """Return the run under its own id: where its end is noted, no later job of its folder."""
+    found = history.current(run)
+    return replace(found, is_exact=bool(found.state and not found.local))
+
+
+def of_job(number: str, run: Run, noted: Mapping[tuple[str, float], Run]) -> Optional[Run]:
     """Return the run under the id of its job of this number; None if it has no such job.
 
-    A job that another goes on for stands for that one.
+    A job that another goes on for stands for that one. `noted` is history.noted_as(number).
     """
     if number and number == run.id:
-        found = history.current(run)
-        # Where its end is noted, no later job of the folder is meant.
-        return replace(found, is_exact=bool(found.state and not found.local))
+        return of_own_job(run)
     if run.array:
-        if noted := history.noted_as(run, number):
-            return replace(noted, is_exact=True)
+        if earlier := noted.get((run.folder, run.created_s)):
+            return replace(earlier, is_exact=True)
         tasks = history.begun_tasks(run).get(int(number)) if number.isdecimal() else None
         return replace(history.under(run, number, tasks), is_exact=True) if tasks else None
     logs = run.paths.logs(number)
