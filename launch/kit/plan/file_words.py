@@ -19,6 +19,7 @@ from kit.plan import run_paths
 from kit.plan.mounting import FileView
 
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+ENDINGS = (".py", ".sh", ".bash", *CONFIGURATIONS)  # of code and settings
 # How the options are called whose files the program writes, and those whose files it surely reads.
 _WRITTEN = re.compile(
     "(?i)(.*[-_.])?(o$|out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt|dest"
@@ -63,6 +64,11 @@ def is_written(before: str) -> bool:
     return _is_option(before) and _WRITTEN.match(before.strip("-=")) is not None
 
 
+def is_of_run(word: Word) -> bool:
+    """Return whether a word names code or settings that the run reads."""
+    return word.path.endswith(ENDINGS) and not is_written(word.before)
+
+
 def is_surely_read(before: str, path: str) -> bool:
     """Return False for what an option's name leaves open: its .json may be results as well."""
     is_open = path.endswith(".json") and _is_option(before)
@@ -79,7 +85,7 @@ def words(lines: str) -> tuple[Word, ...]:
 
     What is in quotes, a comment or a here-document is none, nor is what a redirection names.
     """
-    script, moved = _read(lines)[0], _moved(lines)
+    script, is_moved = _read(lines)[0], _moved(lines)
     if not script:
         return ()
     found = []
@@ -88,7 +94,7 @@ def words(lines: str) -> tuple[Word, ...]:
         if _PLAIN.fullmatch(text):
             before, path = _split(before, text)
             start = node["Pos"]["Offset"] + len(text[: len(text) - len(path)].encode())
-            is_placed = os.path.isabs(path) or not any(start in each for each in moved)
+            is_placed = os.path.isabs(path) or not is_moved[start]
             found.append(Word(node["Pos"]["Line"], start, path, before, is_placed))
     return tuple(found)
 
@@ -119,7 +125,7 @@ def writer(job: Job, path: str, view: FileView) -> str:
 
 def changes_folder(lines: str) -> bool:
     """Return whether relative names in bash may begin elsewhere than at the working directory."""
-    return _whole(lines) in _moved(lines)
+    return 0 not in _moved(lines)
 
 
 def names_copy(lines: str) -> bool:
@@ -127,30 +133,37 @@ def names_copy(lines: str) -> bool:
     return re.search(r"\$\{?KIT_CODE\b", lines) is not None
 
 
-def _whole(lines: str) -> range:
-    return range(len(lines.encode(errors="surrogateescape")) + 1)
-
-
 @lru_cache(maxsize=8)
-def _moved(lines: str) -> tuple[range, ...]:
-    """Return the bytes of bash in which names may do so: all of them, or those of subshells."""
-    script = _read(lines)[0]
+def _moved(lines: str) -> bytes:
+    """Return 1 for each byte of bash at which names may do so, and 0 for the others.
+
+    They are all of them, or those of subshells that move nobody else. One stands for the end.
+    """
+    script, size = _read(lines)[0], len(lines.encode(errors="surrogateescape")) + 1
+    is_mentioned = _mentions_move(lines)
     if not script:
-        return (_whole(lines),) if _mentions_move(lines) else ()
+        return (b"\1" if is_mentioned else b"\0") * size
     nodes = [*shell.descend(script.statements)]
-    moves = [node["Pos"]["Offset"] for node in nodes if _is_move(script, node)]
-    subshells = [
-        range(node["Pos"]["Offset"], node["End"]["Offset"])
-        for node in nodes
-        if node.get("Type") in _SUBSHELLS and _is_harmless(node)
-    ]
-    if any(not any(at in each for each in subshells) for at in moves):
-        return (_whole(lines),)
-    return tuple(each for each in subshells if any(at in each for at in moves))
+    moves = [node["Pos"]["Offset"] for node in nodes if _is_move(script, node, is_mentioned)]
+    is_move, is_harmless, found = (bytearray(size) for _ in range(3))
+    for at in moves:
+        is_move[at] = 1
+    for node in nodes:
+        if node.get("Type") in _SUBSHELLS and _is_harmless(node):
+            place = slice(node["Pos"]["Offset"], node["End"]["Offset"])
+            ones = b"\1" * (place.stop - place.start)
+            is_harmless[place] = ones
+            if 1 in is_move[place]:
+                found[place] = ones
+    is_outside = any(not is_harmless[at] for at in moves)
+    return b"\1" * size if is_outside else bytes(found)
 
 
-def _is_move(script: Script, node: Node) -> bool:
-    """Return whether a command goes to another folder, or a text for a shell may do so."""
+def _is_move(script: Script, node: Node, is_mentioned: bool) -> bool:
+    """Return whether a command goes to another folder, or a text for a shell may do so.
+
+    is_mentioned: whether the script has words for that anywhere.
+    """
     if node.get("Hdoc"):
         return _mentions_move(script.text(node["Hdoc"]))
     words = [script.text(word) for word in node.get("Args") or [] if word.get("Parts")]
@@ -168,7 +181,7 @@ def _is_move(script: Script, node: Node) -> bool:
         is_shell = is_shell or os.path.basename(before) in shell_words.SHELLS
         is_text = name == "eval" or (is_shell and re.fullmatch(r"-\w*c", before))
         # Of a text with variables, kit does not know all.
-        if is_text and _mentions_move(script.data.decode() if "$" in word else word):
+        if is_text and (is_mentioned if "$" in word else _mentions_move(word)):
             return True
     return False
 

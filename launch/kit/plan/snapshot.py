@@ -7,7 +7,6 @@ results go.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 from collections.abc import Iterable
@@ -18,12 +17,10 @@ from typing import NamedTuple, Optional, TypedDict
 from kit.base.errors import KitError, Problems, warn
 from kit.config import paths, sweeps
 from kit.config.job import Job
-from kit.plan import file_words, program, run_paths
+from kit.plan import file_words, program, run_paths, snapshot_notes
 from kit.plan.mounting import FileView
 from kit.plan.plan import RankProgram, Snapshot
-from kit.plan.source_files import Sources, find
-
-ENDINGS = (".py", ".sh", ".bash", *file_words.CONFIGURATIONS)
+from kit.plan.source_files import find
 
 
 class CodeRecord(TypedDict, total=False):
@@ -66,7 +63,7 @@ def freeze(
     package = "" if module is None else live.command[module].partition(".")[0]
     is_named = file_words.names_copy(live.script)
     if not root or not (words or in_script or is_named or _has_package(root, package)):
-        return live, _why_not_found(live.script)
+        return live, snapshot_notes.why_not_found(live.script)
     sources = find(root, job.where("code") or "code", problems, keyrings)
     named = sorted({*in_script.values(), *(name for word in words.values() for name in word.files)})
     made = {name: key for name in named if (key := file_words.writer(job, name, view))}
@@ -85,21 +82,27 @@ def freeze(
         if name in (names if file_words.is_surely_read(word.before, word.path) else tracked)
     }
     if not (used or is_module or frozen or is_named):
-        return live, "; ".join(_made(made)) or _why_not_copied(set(named), sources)
+        return live, snapshot_notes.why_not_copied(named, sources, made)
     files = tuple(name for word in used.values() for name in word.files)
     files += tuple(dict.fromkeys(frozen.values()))
-    notes = [*sources.notes, *(note for name in files for note in _live_code(root, name, names))]
-    notes += [*_made(made), *_unread(job), *_live_words(live.script)]
+    notes = snapshot_notes.of_copy(job, live.script, sources, files, made)
     snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
-    place = f"{run_dir}/{run_paths.CODE}"
-    command = list(live.command)
-    for index, word in used.items():
-        command[index] = f"{word.before}{place}/{word.path}"
-    if is_module and module is not None:
-        command[module - 1] = f"{run_dir}/{run_paths.STARTER}"  # instead of -m
-    env = tuple(_frozen_env(dict(live.env), snapshot, place).items())
+    command = _frozen_command(live.command, used, module if is_module else None, run_dir)
+    env = tuple(_frozen_env(dict(live.env), snapshot, f"{run_dir}/{run_paths.CODE}").items())
     script = file_words.with_frozen(live.script, frozen)
-    return replace(live, command=tuple(command), env=env, code=snapshot, script=script), ""
+    return replace(live, command=command, env=env, code=snapshot, script=script), ""
+
+
+def _frozen_command(
+    command: tuple[str, ...], used: dict[int, _Word], module: Optional[int], run_dir: str
+) -> tuple[str, ...]:
+    """Return the command with the copies of these words, and of a module that it names."""
+    found = list(command)
+    for index, word in used.items():
+        found[index] = f"{word.before}{run_dir}/{run_paths.CODE}/{word.path}"
+    if module is not None:
+        found[module - 1] = f"{run_dir}/{run_paths.STARTER}"  # instead of -m
+    return tuple(found)
 
 
 def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -> dict[int, _Word]:
@@ -115,7 +118,10 @@ def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -
         programs = sweeps.programs(path, job.sweep)
         if is_moved and not all(map(os.path.isabs, programs)):
             continue
-        if not all(each.endswith(ENDINGS) if index else program.is_path(each) for each in programs):
+        if not all(
+            each.endswith(file_words.ENDINGS) if index else program.is_path(each)
+            for each in programs
+        ):
             continue
         files = tuple(filter(None, (_name(each, root, view) for each in programs)))
         is_read = all(file_words.is_surely_read(before, each) for each in programs)
@@ -132,13 +138,9 @@ def _words_of_script(script: str, root: str, view: FileView) -> dict[file_words.
     return {
         word: name
         for word in file_words.words(script)
-        if _is_of_run(word) and word.is_placed
+        if file_words.is_of_run(word) and word.is_placed
         if (name := _name(word.path, root, view))
     }
-
-
-def _is_of_run(word: file_words.Word) -> bool:
-    return word.path.endswith(ENDINGS) and not file_words.is_written(word.before)
 
 
 def _name(path: str, root: str, view: FileView) -> Optional[str]:
@@ -154,24 +156,6 @@ def _has_package(root: str, package: str) -> bool:
     return package != "" and (os.path.isdir(path) or os.path.isfile(f"{path}.py"))
 
 
-def _why_not_found(script: str) -> str:
-    if unread := file_words.unread(script):
-        return f"kit finds no files in the script: {unread}"
-    if file_words.changes_folder(script):
-        way = "for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
-        return f"the script changes its folder, and kit freezes no relative name in it; {way}"
-    return f"the {'script' if script else 'command'} names no file of the working directory"
-
-
-def _why_not_copied(named: set[str], sources: Sources) -> str:
-    if keys := named & set(sources.keys):
-        return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
-    may_be_written = named - sources.tracked
-    if may_be_written and named <= set(sources.names):
-        return f"{min(may_be_written)} may be what the command writes"
-    return "git or .kitignore ignores what the command names"
-
-
 def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str, str]:
     """Return the variables; on PYTHONPATH come the copy and what it has of the job's folders."""
     if "PYTHONPATH" not in env:
@@ -184,44 +168,6 @@ def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str
         is_copied = any(file.startswith(name + "/") for file in snapshot.sources.names)
         folders.append(f"{place}/{name}" if is_copied else entry)
     return {**env, "PYTHONPATH": ":".join(folders)}
-
-
-def _made(made: dict[str, str]) -> list[str]:
-    """Return notes about files that lines of the job write, and which are live for that."""
-    # In a script, both lines are before the user's eyes.
-    return [
-        f"{name} is written by {key}: it is live" for name, key in made.items() if key != "script"
-    ]
-
-
-def _unread(job: Job) -> list[str]:
-    """Return notes about lines that may write files, and that kit cannot read."""
-    why = {key: file_words.unread(getattr(job, key) or "") for key in ("setup", "host_setup")}
-    return [f"kit finds no files that {key} writes: {text}" for key, text in why.items() if text]
-
-
-def _live_words(script: str) -> list[str]:
-    """Return a note about the first file that a script names behind a `cd`: the live one."""
-    words = () if file_words.names_copy(script) else file_words.words(script)
-    moved = [word for word in words if _is_of_run(word) and not word.is_placed]
-    return [
-        f"line {word.line} of the script names {word.path}, which is live, since the script changes"
-        ' its folder: the snapshot\'s is "${KIT_CODE}"/ and its path from the working directory'
-        for word in moved[:1]
-    ]
-
-
-def _live_code(root: str, name: str, names: set[str]) -> list[str]:
-    """Return a note about the first program that a shell script starts: it is the live one."""
-    is_script = name.endswith((".sh", ".bash"))
-    text = program.beginning(os.path.join(root, name)) if is_script else ""
-    programs = [] if "KIT_CODE" in text else re.findall(r"[\w./-]+\.py\b", text)
-    started = [word for word in programs if os.path.normpath(word) in names][:1]
-    return [
-        f"{name} is a snapshot, but the {word} that it names is live: "
-        f'write "${{KIT_CODE:-.}}"/{os.path.normpath(word)} there'
-        for word in started
-    ]
 
 
 # ---------------------------------------------------------------- the copy

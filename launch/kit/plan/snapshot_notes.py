@@ -1,0 +1,81 @@
+"""Tell the user which code of a job is no copy, and why."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from kit.config.job import Job
+from kit.plan import file_words, program
+from kit.plan.source_files import Sources
+
+
+def why_not_found(script: str) -> str:
+    """Return why kit knows no file of the working directory that the job names."""
+    if unread := file_words.unread(script):
+        return f"kit finds no files in the script: {unread}"
+    if file_words.changes_folder(script):
+        way = "for a folder of the project, write `workdir: DIR` in place of `cd DIR`"
+        return f"the script changes its folder, and kit freezes no relative name in it; {way}"
+    return f"the {'script' if script else 'command'} names no file of the working directory"
+
+
+def why_not_copied(named: Iterable[str], sources: Sources, made: dict[str, str]) -> str:
+    """Return why no file that the job names is copied; made: {file: key of lines that write it}."""
+    named = set(named)
+    if notes := _made(made):
+        return "; ".join(notes)
+    if keys := named & set(sources.keys):
+        return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
+    may_be_written = named - sources.tracked
+    if may_be_written and named <= set(sources.names):
+        return f"{min(may_be_written)} may be what the command writes"
+    return "git or .kitignore ignores what the command names"
+
+
+def of_copy(
+    job: Job, script: str, sources: Sources, files: Iterable[str], made: dict[str, str]
+) -> list[str]:
+    """Return what to know of a copy of these files; made: {file: key of lines}, as above."""
+    names = set(sources.names) - made.keys()
+    started = (note for name in files for note in _started(sources.root, name, names))
+    return [*sources.notes, *started, *_made(made), *_unread(job), *_live_words(script)]
+
+
+def _made(made: dict[str, str]) -> list[str]:
+    """Return notes about files that lines of the job write, and which are live for that."""
+    # In a script, both lines are before the user's eyes.
+    return [
+        f"{name} is written by {key}: it is live" for name, key in made.items() if key != "script"
+    ]
+
+
+def _unread(job: Job) -> list[str]:
+    """Return notes about lines that may write files, and that kit cannot read."""
+    why = {key: file_words.unread(getattr(job, key) or "") for key in ("setup", "host_setup")}
+    return [f"kit finds no files that {key} writes: {text}" for key, text in why.items() if text]
+
+
+def _live_words(script: str) -> list[str]:
+    """Return a note about the first file that a script names behind a `cd`: the live one."""
+    words = () if file_words.names_copy(script) else file_words.words(script)
+    moved = [word for word in words if file_words.is_of_run(word) and not word.is_placed]
+    return [
+        f"line {word.line} of the script names {word.path}, which is live, since the script changes"
+        ' its folder: the snapshot\'s is "${KIT_CODE}"/ and its path from the working directory'
+        for word in moved[:1]
+    ]
+
+
+def _started(root: str, name: str, names: set[str]) -> list[str]:
+    """Return a note about the first program that a shell script starts: it is the live one."""
+    is_script = name.endswith((".sh", ".bash"))
+    text = program.beginning(os.path.join(root, name)) if is_script else ""
+    programs = [] if "KIT_CODE" in text else re.findall(r"[\w./-]+\.py\b", text)
+    started = [word for word in programs if os.path.normpath(word) in names][:1]
+    return [
+        f"{name} is a snapshot, but the {word} that it names is live: "
+        f'write "${{KIT_CODE:-.}}"/{os.path.normpath(word)} there'
+        for word in started
+    ]
