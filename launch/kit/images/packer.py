@@ -21,10 +21,8 @@ from kit.images.tarstream import CHUNK
 # start reads").
 LEVEL = 1
 READS_TAR = (4, 5)  # the first version that reads a tar stream
-OLDEST = (
-    4,
-    4,
-)  # the first version with zstd and -quiet, and with names that have a space in its lists
+# The first version with zstd and -quiet, and with names that have a space in its lists.
+OLDEST = (4, 4)
 MEMORY = "512M"  # by default mksquashfs reads ahead into a quarter of the machine's memory
 FULL = 1 << 20  # bytes: a disk with less free space counts as full
 FIX = (

@@ -16,8 +16,8 @@ Node = dict[str, Any]  # of the JSON that `shfmt --to-json` writes
 Span = tuple[int, int]  # the first and the last line
 
 _WHERE = re.compile(r"(?m)^(?:.*?:)?(\d+):\d+: (.*)$")
+_NO_NODES = ("Pos", "End", "Comments")  # what a node has beside those below it
 # Into a file, and neither into a device nor into another stream.
-_NO_NODES = ("Pos", "End", "Comments")
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
 
 

@@ -93,10 +93,8 @@ def _unzstd(first: bytes, chunks: Iterator[bytes], label: str) -> Iterator[bytes
         try:
             while chunk := process.stdout.read(CHUNK):
                 yield chunk
-        except (
-            BaseException
-        ):  # after a signal the feeder would wait for zstd, and that for a reader
-            process.kill()
+        except BaseException:
+            process.kill()  # the feeder below waits for it, and it would wait for a reader
             raise
         finally:
             feeder.join()
