@@ -85,7 +85,7 @@ def status(
 def _going_on(shown: list[Status], before: Collection[str] = ()) -> set[str]:
     """Return the folders of the runs that go on.
 
-    Of those that did `before`, a run of which nobody knows goes on, too: its cluster may be silent
+    A run that is in `before` goes on as well while its state is unknown: its cluster may be silent
     for a moment, while another one answers.
     """
     return {

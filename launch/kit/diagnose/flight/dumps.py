@@ -67,7 +67,7 @@ class Dump:
     calls: list[Call]  # in their order
     names: dict[str, str]  # {key of a group: its name}
     members: dict[str, list[int]]  # {key of a group: its ranks, in the group's order}
-    whole: set[str]  # the groups of which it has all calls
+    whole: set[str]  # the groups whose calls it has from the first one on
 
 
 @dataclass(frozen=True)
