@@ -20,7 +20,7 @@ from test_run_script import JOB_ID, logs, run_dir, slurm, start
 import event_lines
 
 STALL_S = 3
-PATIENT_S = 6  # ranks that stand still end after 10 s, and ranks that compute after 18 s
+PATIENT_S = 8  # ranks that stand still end after 12 s, and ranks that compute after 24 s
 HANGING = "echo begins; ((RANK == 1)) && exec -a hangs sleep 300; exec -a waits sleep 300"
 
 
@@ -56,11 +56,11 @@ def test_what_always_stands_still_at_the_same_place_is_not_started_for_ever(tmp_
 
 
 GETTING_ON = {
-    "says something": "for i in {1..13}; do echo $i; sleep 1; done",
-    "tells how far it is": 'for i in {1..13}; do echo "step $i" >"${KIT_PROGRESS}"; sleep 1; done',
-    "writes checkpoints": "for i in {1..13}; do touch out/$i; sleep 1; done",
-    "computes": "end=$((SECONDS + 12)); while ((SECONDS < end)); do :; done",
-    "moves data": "for i in {1..14}; do head -c 20000000 /dev/zero >data; sleep 0.8; done",
+    "says something": "for i in {1..15}; do echo $i; sleep 1; done",
+    "tells how far it is": 'for i in {1..15}; do echo "step $i" >"${KIT_PROGRESS}"; sleep 1; done',
+    "writes checkpoints": "for i in {1..15}; do touch out/$i; sleep 1; done",
+    "computes": "end=$((SECONDS + 14)); while ((SECONDS < end)); do :; done",
+    "moves data": "for i in {1..17}; do head -c 20000000 /dev/zero >data; sleep 0.8; done",
 }
 
 
@@ -70,7 +70,7 @@ def test_a_run_that_gets_on_is_left_alone(tmp_path: Path) -> None:
         folder = tmp_path / name.replace(" ", "-")
         (folder / "out").mkdir(parents=True)
         # One at work is enough: the others wait for it.
-        run = stalling(folder, f"((RANK == 0)) || exec sleep 13; {program}", stall_s=PATIENT_S, checkpoints=str(folder / "out"))
+        run = stalling(folder, f"((RANK == 0)) || exec sleep 15; {program}", stall_s=PATIENT_S, checkpoints=str(folder / "out"))
         env = slurm(SLURM_JOB_ID=str(JOB_ID + number))
         jobs[name] = (run, JOB_ID + number, subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stderr=subprocess.PIPE, text=True))
     for name, (run, number, job) in jobs.items():
@@ -253,5 +253,5 @@ def test_kit_tells_afterwards_which_rank_stood_where(kit, tmp_path: Path) -> Non
     assert re.fullmatch(r"kit: waits \(\S+\), as its ranks stood still at \S+ \S+: 3 of 3 ranks seen on 1 node", first)
     shown = "\n".join(rest)
     assert re.match("rank 1 on local0 in <module> at waits.py:3\n", shown) and "2 ranks (0,2) in <module> at waits.py:5\n" in shown
-    told = r"local0: the ranks stood still: for \d+ s no rank has said or saved anything, or worked$"
+    told = r"local0: the ranks stood still: for \d+ s no rank has said or saved anything(, or worked)?$"  # beside others, each second takes work
     assert re.search(told, kit("status").stdout.splitlines()[1])

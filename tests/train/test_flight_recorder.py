@@ -3,7 +3,7 @@
 from kit.diagnose.flight import flight
 
 PROGRAM = """\
-import sys, time
+import pickle, sys, time
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
@@ -16,7 +16,9 @@ dist.all_reduce(ones)
 dist.barrier()
 if rank != 2:
     late = dist.all_reduce(torch.ones(5), async_op=True)  # line 13
-    time.sleep(0.5)
+# The recorder hears a moment later that a call is over.
+while not all(entry["retired"] for entry in pickle.loads(_dump_fr_trace())["entries"][:2]):
+    time.sleep(0.05)
 with open(f"{sys.argv[1]}/flight.1.{rank}", "wb") as file:
     file.write(_dump_fr_trace())
 if rank != 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,8 @@ def test_what_did_not_end_is_told_with_who_is_missing(traces: dict[int, list[dic
         ),
     ],
 )
-def test_what_the_dumps_of_nccls_ranks_say(case: str, said: str) -> None:
-    dumps = recorded(case)
+def test_what_the_dumps_of_nccls_ranks_say(case: str, said: str, tmp_path: Path) -> None:
+    dumps = recorded(case, tmp_path)
     found = flight.find(dumps, len(dumps))
     assert found and found.sentence(lambda place: place.removeprefix("/project/")) == said
 
@@ -166,19 +167,22 @@ def test_what_the_dumps_of_nccls_ranks_say(case: str, said: str) -> None:
 RECORDED = Path(__file__).with_name("flight")
 
 
-def recorded(case: str) -> dict[int, Path]:
-    """Dumps as PyTorch wrote them: flight/hang.py says how they were made."""
-    return {int(path.suffix[1:]): path for path in (RECORDED / case).iterdir()}
+def recorded(case: str, folder: Path) -> dict[int, Path]:
+    """Copies of dumps as PyTorch wrote them: flight/hang.py says how they were made. Another user's are not read."""
+    copies = shutil.copytree(RECORDED / case, folder / case)
+    return {int(path.suffix[1:]): path for path in copies.iterdir()}
 
 
 def later(case: str, folder: Path, last: int, without: int = -1) -> dict[int, Path]:
     """Recorded dumps of which only the last entries are left, as after a long run, or all but those of a rank."""
-    for rank, path in recorded(case).items():
+    dumps = folder / "later"
+    dumps.mkdir()
+    for rank, path in recorded(case, folder).items():
         trace = pickle.loads(path.read_bytes())
         trace["entries"] = trace["entries"][-last:]
         if rank != without:
-            (folder / f"{rank}").write_bytes(pickle.dumps(trace))
-    return {int(path.name): path for path in folder.iterdir()}
+            (dumps / f"{rank}").write_bytes(pickle.dumps(trace))
+    return {int(path.name): path for path in dumps.iterdir()}
 
 
 def test_what_a_batch_waits_for_is_not_guessed_where_the_dumps_do_not_go_back_to_its_first(tmp_path: Path) -> None:

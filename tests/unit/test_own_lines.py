@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
 
@@ -69,9 +71,19 @@ echo "train.py"; python "${KIT_CODE}"/lib/x.py; cat "${KIT_CODE}"/train.py
     )
 
 
-def test_a_file_that_a_script_names_by_its_whole_path_is_found_in_the_copy(project: Path) -> None:
-    made = plan(f"script: python {project}/lib/x.py ../{project.name}/train.py\n")
-    assert made.program.script == 'python "${KIT_CODE}"/lib/x.py "${KIT_CODE}"/train.py\n'
+@pytest.fixture
+def plain_folder() -> Iterator[Path]:
+    """A folder whose path needs no quotes, as that of tmp_path may."""
+    with tempfile.TemporaryDirectory(prefix="kit-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_file_that_a_script_names_by_its_whole_path_is_found_in_the_copy(plain_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (plain_folder / "x.py").touch()
+    (plain_folder / "train.py").touch()
+    monkeypatch.chdir(plain_folder)
+    made = plan(f"script: python {plain_folder}/x.py ../{plain_folder.name}/train.py\n")
+    assert made.program.script == 'python "${KIT_CODE}"/x.py "${KIT_CODE}"/train.py\n'
 
 
 @pytest.mark.parametrize(
