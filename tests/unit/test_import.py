@@ -391,7 +391,7 @@ def test_the_variables_of_an_export_line_are_the_jobs() -> None:
     assert keys("#SBATCH --export=NONE\npython t.py\n").keys() == keys("python t.py\n").keys()
     assert questions("#SBATCH --export=HF_TOKEN=abcdefgh,IFS=x\n./a\n") == [
         "a job file must not contain a secret: export HF_TOKEN in your shell",
-        "--export: IFS has a meaning of its own in bash and would not arrive unchanged",
+        "IFS has a meaning of its own in bash and would not arrive unchanged",
     ]
 
 
@@ -795,6 +795,43 @@ def test_no_secret_reaches_the_job_file() -> None:
     report = json.dumps([entry._asdict() for entry in found.entries])
     assert token not in found.job + report and "hunter2" not in found.job + report
     assert "secrets: [HF_TOKEN, MY_PASSWORD]" in found.job
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun --export=ALL,HF_TOKEN,WANDB_API_KEY=topsecret123x,HF_HOME,A=1 ./a",
+        "HF_TOKEN=topsecret123x WANDB_API_KEY=topsecret123x A=1 srun --export=HF_HOME ./a",
+        "mpirun -x HF_TOKEN -x WANDB_API_KEY=topsecret123x -x HF_HOME -x A=1 ./a",
+        "apptainer exec --env HF_TOKEN=topsecret123x,WANDB_API_KEY=topsecret123x,A=1 i.sif env HF_HOME=/x ./a",
+        "enroot start -e HF_TOKEN -e WANDB_API_KEY=topsecret123x -e HF_HOME -e A=1 image ./a",
+    ],
+)
+def test_no_secret_of_an_option_reaches_the_job_file(line: str) -> None:
+    found = convert(f"{line}\n")
+    job = yaml.load(found.job, Loader=yaml.BaseLoader)
+    assert "topsecret" not in found.job + json.dumps([entry._asdict() for entry in found.entries])
+    assert (set(job["secrets"]), job["env"]["A"]) == ({"HF_TOKEN", "WANDB_API_KEY"}, "1")
+    assert "HF_HOME" in {*job["env"], *job.get("inherit", [])}
+    assert "a job file must not contain a secret: export WANDB_API_KEY in your shell" in questions(f"{line}\n")
+
+
+def test_a_harmless_value_is_no_secret_whatever_its_name() -> None:
+    for line in ("#SBATCH --export=MAX_TOKENS=512\n./a", "MAX_TOKENS=512 srun ./a", "export MAX_TOKENS=512\n./a"):
+        assert keys(f"{line}\n")["env"] == {"MAX_TOKENS": "512"}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("srun --export=ALL,SLURM_FOO=1 ./a", ["SLURM_FOO is set by the launch itself and cannot be set by a job"]),
+        ("srun --export=ALL,1X=3 ./a", ["'1X=3' cannot be a variable's name"]),
+        ("mpirun -x $(list) -x MASTER_PORT ./a", ["'$(list)' cannot be a variable's name"]),
+    ],
+)
+def test_a_name_that_kit_refuses_is_not_in_the_job_file(line: str, expected: list[str]) -> None:
+    found = convert(f"{line}\n")
+    assert ([entry.reason for entry in found.entries if entry.kind == DECIDE], {"env", "inherit"} & yaml.safe_load(found.job).keys()) == (expected, set())
 
 
 def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-from kit.base import redact
 from kit.base.errors import Problems
 from kit.config import variables
-from kit.importing.draft import Draft
+from kit.importing.draft import Draft, is_secret
 from kit.importing.expansion import COMPUTED, DIFFERS, HOLE, Scope, Value
 from kit.importing.placing import DEFINE, EXPORT, Item, Placing
 from kit.importing.shell import Span
@@ -17,7 +16,6 @@ _PORT = re.compile(r"(?<![a-z])port(?![a-z])|master_?port", re.IGNORECASE)
 _NODE_LIST = re.compile(r"scontrol\s+show\s+(-\S+\s+)?host|SLURM_(JOB_)?NODELIST")
 _FIRST = re.compile(r"\[0\]|\b(head|sed|awk|cut|hostname|getent|nslookup|dig|host)\b|%%")
 _HOST = re.compile(r"[$`]\(?\s*(/bin/)?hostname\b|SLURMD_NODENAME|HOSTNAME")
-_HARMLESS = re.compile(r"[/.~].*|\d{0,6}|true|false|none|offline|online", re.IGNORECASE)
 
 
 class Assignments:
@@ -46,7 +44,7 @@ class Assignments:
             self.draft.left_out(span, "kit finds the first node's address and a free port itself")
         elif exported and re.match("SRUN_|SBATCH_|SALLOC_|SLURM_", name):
             self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
-        elif exported and self._is_secret(name, value):
+        elif exported and is_secret(name, value if isinstance(value, str) else ""):
             self._secret(name, value, span)
         elif value is None or self.scope.is_itself(name, value):  # of the shell that submits
             self.placing.inherit(name)
@@ -132,12 +130,6 @@ class Assignments:
             self.addresses.add(name)
             return "MASTER_ADDR"
         return ""
-
-    @staticmethod
-    def _is_secret(name: str, value: Optional[Value]) -> bool:
-        text = value if isinstance(value, str) else ""
-        is_named = redact.is_secret(name) and not _HARMLESS.fullmatch(text)
-        return is_named or redact.kind(text, name) is not None
 
     def _secret(self, name: str, value: Optional[Value], span: Span) -> None:
         """Name a secret: its value is never written into the job."""

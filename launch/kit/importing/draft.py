@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from kit.base import redact
+from kit.base.errors import Problems
+from kit.config import variables
 from kit.importing.shell import Span
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")  # at the beginning of a line
+_HARMLESS = re.compile(r"[/.~].*|\d{0,6}|true|false|none|offline|online", re.IGNORECASE)
 CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"
+
+
+def is_secret(name: str, text: str) -> bool:
+    """Return whether a script gives a variable a secret: MAX_TOKENS=2048 is none."""
+    is_named = redact.is_secret(name) and not _HARMLESS.fullmatch(text)
+    return is_named or redact.kind(text, name) is not None
 
 
 class LedgerEntry(NamedTuple):
@@ -57,6 +66,27 @@ class Draft:
 
     def left_to_kit(self, span: Span, name: str) -> None:
         self.left_out(span, f"kit sets {name} itself, in every rank")
+
+    def export(self, span: Span, name: str, text: Optional[str]) -> None:
+        """Give the job a variable that an option sets; without a text, that of the user's shell."""
+        problems = Problems()
+        is_hidden = redact.is_secret(name) if text is None else is_secret(name, text)
+        if name in variables.OWNED:
+            self.left_to_kit(span, name)
+        elif not variables.settable(name, "", problems):
+            self.decide(span, problems.found[0].problem)
+        elif is_hidden:
+            self.secrets[name] = "env"
+            self.carried(span, "secrets")
+            if text is not None:
+                way = f"export {name} in your shell"
+                self.decide(span, f"a job file must not contain a secret: {way}")
+        elif text is not None:
+            self.env[name] = text
+            self.carried(span, f"env: {name}")
+        else:
+            self.inherit.append(name)
+            self.carried(span, "inherit")
 
     def refused_behind(self, span: Span, what: str) -> None:
         way = "do it in the program, or in a job that waits for it (kit submit --after RUN)"

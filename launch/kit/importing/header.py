@@ -7,8 +7,7 @@ import re
 import shlex
 from typing import Optional
 
-from kit.base.errors import Problems
-from kit.config import inherit, sbatch_options, variables
+from kit.config import sbatch_options
 from kit.importing import containers, options, starter_options
 from kit.importing.draft import DECIDE, DIRECTIVE, Draft
 from kit.importing.options import Option, Syntax
@@ -128,26 +127,8 @@ def _export(value: str, here: Span, draft: Draft) -> None:
     """Give the job the variables that --export names, or sets by NAME=VALUE."""
     for word in value.split(","):
         name, equals, text = word.partition("=")
-        problems = Problems()
-        if word in ("", "ALL", "NONE", "NIL", "HOME", "PATH", "USER"):
-            continue
-        if name in variables.OWNED:
-            draft.left_to_kit(here, name)
-        elif not variables.settable(name, "", problems):
-            draft.decide(here, f"--export: {problems.found[0].problem}")
-        elif inherit.is_secret(name, text):
-            draft.secrets[name] = "env"
-            draft.carried(here, "secrets")
-            if equals:
-                draft.decide(
-                    here, f"a job file must not contain a secret: export {name} in your shell"
-                )
-        elif equals:
-            draft.env[name] = text
-            draft.carried(here, f"env: {name}")
-        else:
-            draft.inherit.append(name)
-            draft.carried(here, "inherit")
+        if word not in ("", "ALL", "NONE", "NIL", "HOME", "PATH", "USER"):
+            draft.export(here, name, text if equals else None)
 
 
 def shape(given: GivenOptions, draft: Draft) -> Optional[int]:

@@ -26,13 +26,11 @@ class Starters:
         self.of_options: set[str] = set()  # variables in which the script puts options
 
     def set(self, name: str, value: str) -> None:
-        if name in variables.OWNED:
-            self.draft.left_to_kit(self.span, name)
-        elif HOLE.search(value):
+        if HOLE.search(value) and name not in variables.OWNED:
             self.names |= {used for hole in self.scope.behind(value) for used in hole.names}
             self.exports.append(f"export {name}={self.scope.bash(value)}")
         else:
-            self.draft.env[name] = value
+            self.draft.export(self.span, name, value)
 
     def decide(self, reason: str) -> None:
         self.draft.decide(self.span, reason)
@@ -82,9 +80,7 @@ class Starters:
         self._not_taken(found.runtime, found.not_taken)
         self._image(path(found.image))
         mounts = self.mount(found.mounts, self.span)
-        for word in found.env:
-            if assigned := ASSIGNMENT.match(word):
-                self.set(assigned[1], assigned[2])
+        self._export(found.env)
         if found.is_root:
             keys["remap_root"] = "true"
         if found.workdir:
@@ -168,7 +164,7 @@ class Starters:
             if found := ASSIGNMENT.match(word):
                 self.set(found[1], found[2])
             elif word not in ("", "ALL", "NONE", "NIL"):
-                self.draft.inherit.append(word)
+                self.draft.export(self.span, self.scope.source(word), None)
 
     def _srun_option(self, option: Option) -> None:
         name, value = option.name, self.scope.hinted(option.value or "")
