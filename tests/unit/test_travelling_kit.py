@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kit.cli import entry
 from kit.plan import file_list
-from kit.remote import install, landing, packing
+from kit.remote import context, install, landing, packing
+from kit.remote.where import Typed
 
 from samples import ROOT
 
@@ -55,9 +57,16 @@ def test_options_go_before_the_programs_own_arguments() -> None:
     assert packing.with_options(["shell", "a", "--", "--cluster", "y"], "--cluster", "x") == ["shell", "a", "--cluster", "x", "--", "--cluster", "y"]
 
 
-def test_an_option_is_left_out_with_its_value() -> None:
-    words = ["build", "--cluster", "far", "x", "--images=a", "--name", "y"]
-    assert packing.without_option(words, "--cluster", "--images") == ["build", "x", "--name", "y"]
+def test_a_word_that_is_also_the_value_of_an_option_stays() -> None:
+    def sent(*words: str) -> list[str]:
+        typed = Typed("build", ["build", *words], {"target": "first"}, None, None, None)  # type: ignore[arg-type]
+        return context.words(typed, context.Context("first", "first"), "/k")[0]
+
+    end = ["--images", "/k/images", "first"]
+    assert sent("first", "--name", "first", "--cluster", "far") == ["build", "--name", "first", *end]
+    assert sent("--cluster=first", "--no-cache", "first", "--", "first") == ["build", "--no-cache", *end, "--", "first"]
+    options = [option for option in entry.tree("build").commands["build"].params if option.param_type_name == "option"]
+    assert {name for option in options if option.is_flag for name in option.opts} == {*context.FLAGS}
 
 
 def test_absolute_paths_of_the_project_are_relative_on_the_way() -> None:

@@ -131,7 +131,7 @@ def _when(at_s: float, now: float) -> str:
 
 def submit_line(typed: list[str], options: tuple[str, ...]) -> str:
     """Return `kit submit` with the words of a `kit when`, and `options` in the place of theirs."""
-    end = typed.index("--") if "--" in typed else len(typed)
-    own = [word for word in typed[:end] if word not in ("--shapes", "--no-shapes")]
+    given, arguments = command_line.split(typed)
+    own = [word for word in given if word not in ("--shapes", "--no-shapes")]
     kept = command_line.without(own, ["--partition", "", *options])
-    return shlex.join(["kit", "submit", *kept, *options, *typed[end:]])
+    return shlex.join(["kit", "submit", *kept, *options, *arguments])

@@ -7,7 +7,7 @@ import re
 import shlex
 
 from kit.base.errors import Problems, closest
-from kit.config import other_tools, sbatch_options, suggest
+from kit.config import command_line, other_tools, sbatch_options, suggest
 from kit.config.job import KEYS, option_name
 
 # What sbatch and others call what has an option of kit's own; beside `other_names` of the keys.
@@ -78,17 +78,17 @@ def _kits_own(name: str, value: str) -> str:
 
 def _programs_own_last(typed: list[str], known: list[str]) -> list[str]:
     """Return the typed words with the program's own options, and their values, behind --."""
-    end = typed.index("--") if "--" in typed else len(typed)
+    own, arguments = command_line.split(typed)
     kept: list[str] = []
     moved: list[str] = []
     is_own = False
-    for word in typed[:end]:
+    for word in own:
         if word.startswith("-"):
             is_own = not _is_kits_or_sbatchs(word, known)
         elif is_own and os.path.isfile(word) and not any(map(os.path.isfile, kept)):
             is_own = False  # it is the job: kit submit --verbose train.py
         (moved if is_own else kept).append(word)
-    return [*kept, "--", *typed[end + 1 :], *moved]
+    return [*kept, "--", *arguments[1:], *moved]
 
 
 def _is_kits_or_sbatchs(word: str, known: list[str]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kit.config import sbatch_options
 from kit.slurm import sbatch_variables
 
@@ -9,8 +11,14 @@ _REPEATABLE = ("--env", "--slurm", "--mount", "--secret")  # stand once for each
 _SHAPE = ("-j", "--nodes", "--processes-per-node", "--gpus-per-node")  # the first two replace all
 
 
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return kit's own words, and those from -- on, which are for the program."""
+    end = list(words).index("--") if "--" in words else len(words)
+    return list(words[:end]), list(words[end:])
+
+
 def without(words: list[str], new: list[str]) -> list[str]:
-    """Return words for `kit submit` without the options, and their values, that `new` replaces."""
+    """Return kit's own words without the options, and their values, that `new` replaces."""
     replaced = {_key(name, value) for name, value in zip(new, new[1:]) if name.startswith("-")}
     if "--image" in new:  # with the runtime `none` it would be used for nothing
         replaced.add(("--runtime", "none"))

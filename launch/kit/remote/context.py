@@ -14,17 +14,18 @@ from typing import Any, Optional
 from kit.base import assets, redact
 from kit.base.errors import UsageError
 from kit.base.formats import size
-from kit.config import image_files
+from kit.config import command_line, image_files
 from kit.images import build_request, choose, recipe
 from kit.images.build_request import BuildRequest
 from kit.images.sources.find import ARCHIVES
-from kit.remote import packing, rsync
+from kit.remote import rsync
 from kit.remote.install import Copy
 from kit.remote.where import Typed
 
 BEFORE = "nothing is built yet, and the copied files stay there"
 # Files and agents that stay on this machine, and their options.
 _STAYING = {"secrets": "--secret", "ssh": "--ssh", "locked": "--locked"}
+FLAGS = ("--no-cache", "--update")  # the options of a build that have no value
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,11 @@ def words(typed: Typed, context: Context, folder: str) -> tuple[list[str], dict[
 
     What sounds like a secret becomes a variable, so that no list of processes shows it.
     """
-    target, end = typed.value("target"), packing.count_own(typed.words)
-    own = packing.without_option(typed.words[:end], "--cluster", "--images", "--build-arg")
-    own = [word for word in own if word != target]
+    own, arguments = command_line.split(typed.words)
+    own = command_line.without(own, ["--cluster", "", "--images", "", "--build-arg", ""])
+    has_value = [word.startswith("--") and "=" not in word and word not in FLAGS for word in own]
+    target = typed.value("target")  # a name may be the same word: kit build first --name first
+    own = [word for is_value, word in zip([False, *has_value], own) if is_value or word != target]
     variables = {recipe.JUDGED: "1"} if context.is_recipe else {}
     for item in typed.value("arguments") or []:
         name, equals, _ = item.partition("=")
@@ -78,7 +81,7 @@ def words(typed: Typed, context: Context, folder: str) -> tuple[list[str], dict[
             item = name
         own += ["--build-arg", item]
     own += ["--images", f"{folder}/{image_files.FOLDER}"]
-    return [*own, *([context.word] if context.word else []), *typed.words[end:]], variables
+    return [*own, *([context.word] if context.word else []), *arguments], variables
 
 
 def send(copy: Copy, context: Context) -> str:

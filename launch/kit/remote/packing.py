@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import yaml
 
-from kit.config import profiles
+from kit.config import command_line, profiles
 from kit.config.job import Job
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secret
@@ -84,37 +84,21 @@ def inside(place: str, root: str, folder: str) -> str:
 # ---------------------------------------------------------------- words
 
 
-def count_own(words: Sequence[str]) -> int:
-    """Return how many of the words are kit's: behind them are the program's arguments."""
-    return list(words).index("--") if "--" in words else len(words)
-
-
 def _relative(words: Sequence[str], root: str, base: str) -> list[str]:
     """Return the words with the project's absolute paths made relative to `base`."""
-    end = count_own(words)
+    own, arguments = command_line.split(words)
     found = []
-    for word in words[:end]:
+    for word in own:
         option, equals, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
         is_path = os.path.isabs(value) and Path(os.path.normpath(value)).is_relative_to(root)
         found.append(f"{option}{equals}{os.path.relpath(value, base)}" if is_path else word)
-    return [*found, *words[end:]]
+    return [*found, *arguments]
 
 
 def with_options(words: Sequence[str], *options: str) -> list[str]:
     """Return the words with options, of which the last holds, before the program's arguments."""
-    end = count_own(words)
-    return [*words[:end], *options, *words[end:]]
-
-
-def without_option(words: Sequence[str], *names: str) -> list[str]:
-    """Return kit's own words without an option and its value, wherever it is given."""
-    found, skips = [], False
-    for word in words:
-        if skips or word.split("=", 1)[0] in names:
-            skips = not skips and word in names
-        else:
-            found.append(word)
-    return found
+    own, arguments = command_line.split(words)
+    return [*own, *options, *arguments]
 
 
 # ---------------------------------------------------------------- profiles

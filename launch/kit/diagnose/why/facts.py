@@ -27,8 +27,7 @@ class Again:
     """
 
     def __init__(self, words: list[str], excluded: str = "") -> None:
-        at = words.index("--") if "--" in words else len(words)
-        self.words, self.arguments = words[:at], words[at:]
+        self.words, self.arguments = command_line.split(words)
         self.excluded = excluded
 
     def __format__(self, options: str) -> str:
@@ -50,9 +49,9 @@ def typed(record: RunRecord) -> list[str]:
     if not words or words[0] not in ("submit", "run", "render"):
         return ["kit", "submit", "JOB"]
     words = [words[0], *(_without_secret(word, before) for before, word in zip(words, words[1:]))]
-    end = words.index("--") if "--" in words else len(words)
-    kept = command_line.without(words[:end], ["--output", "DIR"])
-    return ["kit", *(word for word in kept if word != "--follow"), *words[end:]]
+    own, arguments = command_line.split(words)
+    kept = command_line.without(own, ["--output", "DIR"])
+    return ["kit", *(word for word in kept if word != "--follow"), *arguments]
 
 
 def _without_secret(word: str, before: str) -> str:
