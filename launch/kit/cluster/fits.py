@@ -122,11 +122,12 @@ def _gpus(partition: Partition, asked: ResourceRequest) -> Optional[Violation]:
         return Violation("gpus-per-node", problem, "")
     wanted = f"the job asks for {formats.number(asked.gpus, 'GPU')} per node"
     problem = f"{wanted}, and {{nodes}} have {facts.gpus_of(partition)}"
-    nodes, left = divmod(asked.nodes * asked.gpus, most)
+    nodes, left = divmod((asked.nodes - asked.spares) * asked.gpus, most)
     fix = f"`gpus_per_node: {most}`"
     if asked.one_rank_per_gpu:  # which is to stay so
         fix = f"{fix} and `processes_per_node: {most}`"
-    if not left and nodes <= min(partition.nodes, partition.most_nodes or nodes):
+    all_nodes = nodes + asked.spares
+    if not left and all_nodes <= min(partition.nodes, partition.most_nodes or all_nodes):
         fix = f"`nodes: {nodes}` with {fix}, which is as many"
     return Violation("gpus-per-node", problem, fix)
 
