@@ -39,7 +39,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("train.py", "train.yaml", "notes.txt", HOSTILE, "images/base-1.sqsh", "images/base-1.json", "jobs/deep.yaml", "home/mine.yaml", ".hidden.py"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("{}")
+    (folder / "images/base-1.json").write_text('{"file": "base-1.sqsh", "size": 2, "sha256": ""}')
     (folder / "images/base.json").symlink_to("base-1.json")
+    (folder / "images/based-on-what-is-gone.json").symlink_to("/purged/base-2.json")
     (folder / "state/kit").mkdir(parents=True)
     with (folder / "state/kit/runs.jsonl").open("w") as file:
         for number, (name, state) in RUNS.items():

@@ -136,6 +136,14 @@ def test_where_only_docker_is_the_image_that_it_built_is_the_jobs(has_image: boo
     assert said.endswith("kit: next\n  kit run\n") == has_image
 
 
+def test_links_to_images_that_are_gone_are_no_images(slurm, init, tmp_path: Path) -> None:
+    of_users(tmp_path / "project")
+    for name in ("old.sqsh", "old.json"):
+        (tmp_path / "project/images" / name).symlink_to(f"/purged/{name}")
+    said = init(slurm("a100"))
+    assert "images/ has it\n" in said and "images/old" not in said
+
+
 @pytest.mark.parametrize(
     ("name", "after"), [("laptop", ["kit run --image first"]), ("cpus", ["kit doctor job.yaml --nodes 2 --image first", "kit submit --follow --image first"])]
 )

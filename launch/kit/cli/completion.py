@@ -12,7 +12,7 @@ from typing import Callable, Union
 from kit import slurm
 from kit.base import assets
 from kit.base.errors import KitError
-from kit.config import profile_files
+from kit.config import image_files, profile_files
 from kit.config import sbatch_options as known_options
 from kit.config.job import KEYS
 from kit.runs import history
@@ -85,8 +85,7 @@ def clusters() -> Values:
 
 
 def images() -> Values:
-    """Return the names that kit build has given."""
-    return sorted(path.stem for path in Path("images").glob("*.json") if path.is_symlink())
+    return [*image_files.given_names(Path())]
 
 
 def recipes() -> Values:

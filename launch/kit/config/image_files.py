@@ -66,6 +66,13 @@ def named(name: str, *folders: Path) -> Optional[str]:
     return None
 
 
+def given_names(folder: Path) -> list[str]:
+    """Return the names of images that `kit build` has given in a folder, the newest first."""
+    links = [path for path in (folder / FOLDER).glob("*.json") if path.is_symlink()]
+    usable = [path for path in links if named(path.stem, folder)]
+    return [path.stem for path in sorted(usable, key=lambda path: -path.stat().st_mtime)]
+
+
 def anchored(image: str, base: Path) -> str:
     """Return the file of the image that a job in `base` names; a URL stays."""
     if "://" in image:

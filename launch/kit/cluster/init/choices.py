@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Optional
@@ -235,20 +236,15 @@ def _image_files(project: Path) -> list[str]:
     """Return images as a job file names them: those of kit build, then others, newest first."""
     place = project / image_files.FOLDER
     try:
-        records, files = list(place.glob("*.json")), list(place.iterdir())
-        named = [path for path in records if path.is_symlink()]
-        named = [path for path in named if image_files.named(path.stem, project)]
-        built = {str(image_files.record(path).get("file")) for path in records}
+        names = image_files.given_names(project)
+        built = {str(image_files.record(path).get("file")) for path in place.glob("*.json")}
+        files = [path for path in place.iterdir() if os.path.exists(path)]  # no link to nothing
     except OSError:
         return []
     images = [path for path in files if path.suffix in image_files.SUFFIXES]
     others = [path for path in images if path.name not in built and not path.name.startswith(".")]
-    names = [path.stem for path in sorted(named, key=_age)]
-    return [*names, *(f"{image_files.FOLDER}/{path.name}" for path in sorted(others, key=_age))]
-
-
-def _age(path: Path) -> float:
-    return -path.stat().st_mtime
+    others.sort(key=lambda path: -path.stat().st_mtime)
+    return [*names, *(f"{image_files.FOLDER}/{path.name}" for path in others)]
 
 
 def profile_name(cluster: str, taken: set[str]) -> str:
