@@ -7,11 +7,13 @@ import pickle
 import re
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Optional
 
 import pytest
 from kit.base.errors import KitError
 from kit.diagnose.hang import hang, report, stacks
-from kit.runs import history
+from kit.diagnose.why import standing
+from kit.runs import history, lookup
 
 import event_lines
 from documented_json import check
@@ -264,6 +266,22 @@ def test_dumps_of_another_attempt_and_a_strangers_say_nothing(srun, tmp_path: Pa
     (tmp_path / "runs/train/log/7/flight.1.0").write_bytes(b"\x80\x04" + b"(" * 5000)
     assert "flight" not in "\n".join(shown())
     assert report.as_json(hang.find_ranks(None, full=False, pause=True))["flight_recorder"] is None
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "FAILED"])
+@pytest.mark.parametrize("count", [None, 1_000_000])
+def test_a_record_without_a_possible_number_of_ranks_is_named(count: Optional[int], state: str, srun, tmp_path: Path) -> None:
+    srun("exit 9", QUEUE.replace("RUNNING", state))
+    record, logs = tmp_path / "runs/train/run.json", tmp_path / "runs/train/log/7"
+    plan = json.loads(record.read_text())["plan"]
+    layout = {name: value for name, value in {**plan["layout"], "processes_per_node": count}.items() if value}
+    record.write_text(json.dumps({"plan": {**plan, "layout": layout}}))
+    event_lines.add(logs, "batch", "start", attempt=1, nodes="node[1-2]")
+    event_lines.add(logs, "batch", "stalled", attempt=1)
+    (logs / "stacks.1").write_text("\n".join(answers(IN_SUM)))
+    with pytest.raises(KitError, match=f"{record} says that each node has {count or 0} ranks"):
+        shown()
+    assert standing.apart(lookup.find("7")) is None  # kit why says what it knows without it
 
 
 @pytest.mark.parametrize("has_stacks", [True, False])

@@ -123,7 +123,7 @@ def _running_here() -> Status:
 
 
 def _running_plan(found: Status) -> Plan:
-    """Return the plan of a running job. Raise where the run is none, or its record is too old."""
+    """Return the plan of a running job. Raise where the run is none."""
     run = found.run
     if run.array:
         raise UsageError(
@@ -132,22 +132,7 @@ def _running_plan(found: Status) -> Plan:
         )
     status.refuse_unless_running(found)
     status.refuse_elsewhere(run)
-    plan = run_record.plan_of(run_dir.load(Path(run.folder)))
-    layout, program = plan.layout, plan.program
-    needed = {
-        "nodes": layout.nodes,
-        "launcher": program.launcher,
-        "tasks_per_node": layout.tasks_per_node,
-        "processes_per_node": layout.processes_per_node,
-        "workdir": program.workdir,
-    }
-    for name, value in needed.items():
-        if not value:
-            raise KitError(
-                f"{run.paths.record} does not say {name}",
-                "another version of kit wrote it; what the ranks said: kit logs",
-            )
-    return plan
+    return run_record.plan_of(run_dir.load(Path(run.folder)))
 
 
 def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: bool) -> Seen:
@@ -172,10 +157,10 @@ def _ranks_per_node(run: Run, plan: Plan, hosts: list[str]) -> int:
     # torchrun tells its ranks. Another launcher may be one process on a node, which knows the node.
     is_torchrun = plan.program.launcher == "torchrun"
     per_node = plan.layout.processes_per_node if is_torchrun else plan.layout.tasks_per_node
-    if len(hosts) * per_node > MOST_RANKS:
+    if not per_node or len(hosts) * per_node > MOST_RANKS:
         raise KitError(
-            f"{run.folder}/run.json says that each node has {per_node} ranks",
-            "it was edited or damaged; what the ranks said: kit logs",
+            f"{run.paths.record} says that each node has {per_node} ranks",
+            "it was damaged, or another version of kit wrote it; what the ranks said: kit logs",
         )
     return per_node
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from kit.base import formats
+from kit.base.errors import KitError
 from kit.diagnose.hang import hang, stacks
 from kit.runs import history
 from kit.runs.events import Failed
@@ -15,7 +16,10 @@ def apart(run: history.Run) -> Optional[tuple[Optional[Failed], str]]:
 
     None where nothing was kept, or no place tells.
     """
-    ranks = hang.kept(run)
+    try:
+        ranks = hang.kept(run)
+    except KitError:  # the record cannot be true, and the rest of kit why does not need it
+        return None
     if ranks is None:
         return None
     missing = ranks.seen.missing
