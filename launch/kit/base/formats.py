@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 DAY_S = 24 * 3600
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def duration(seconds: float) -> str:
@@ -105,3 +109,11 @@ def natural(name: str) -> list[str]:
 def number(count: int, what: str) -> str:
     """Return a number with its noun: 1 node, 2 nodes."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def by_value(values: Mapping[Key, Value]) -> dict[Value, list[Key]]:
+    """Return {value: the keys that have it}, both in the order in which they come."""
+    found: dict[Value, list[Key]] = {}
+    for key, value in values.items():
+        found.setdefault(value, []).append(key)
+    return found

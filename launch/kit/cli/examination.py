@@ -41,7 +41,9 @@ def _checks(result: Result, marks: dict[str, str], width: int) -> list[str]:
     Where that is too wide, each row names the nodes that differ.
     """
     checks = list(dict.fromkeys(check for found in result.verdicts.values() for check in found))
-    columns = _alike(result)
+    columns = formats.by_value(
+        {node: tuple(verdicts.items()) for node, verdicts in result.verdicts.items()}
+    )
     signs = {**marks, "": ""}
     rows = [("", *(hostlist.fold(names) for names in columns.values()))]
     for check in checks:
@@ -53,20 +55,11 @@ def _checks(result: Result, marks: dict[str, str], width: int) -> list[str]:
     return [line if len(line) <= width else f"{line[: width - 3]}..." for line in whole]
 
 
-def _alike(result: Result) -> dict[tuple[tuple[str, str], ...], list[str]]:
-    """Return {verdicts: the nodes that have them}."""
-    columns: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for node, verdicts in result.verdicts.items():
-        columns.setdefault(tuple(verdicts.items()), []).append(node)
-    return columns
-
-
 def _one_row(check: str, result: Result, marks: dict[str, str]) -> str:
     """Return the verdicts of one check with the nodes that have them, all well ones counted."""
-    nodes: dict[str, list[str]] = {}
-    for node, verdicts in result.verdicts.items():
-        if check in verdicts:
-            nodes.setdefault(verdicts[check], []).append(node)
+    nodes = formats.by_value(
+        {node: found[check] for node, found in result.verdicts.items() if check in found}
+    )
     parts = []
     for verdict in reversed(ORDER):
         if verdict in nodes:

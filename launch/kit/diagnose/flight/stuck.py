@@ -121,14 +121,14 @@ class Collective(Stuck):
     @cached_property
     def names(self) -> dict[str, list[int]]:
         """Return {what was called: the ranks}."""
-        return _grouped({rank: call.name for rank, call in self.called.items()})
+        return formats.by_value({rank: call.name for rank, call in sorted(self.called.items())})
 
     @cached_property
     def sizes(self) -> list[tuple[str, list[int]]]:
         """Return the sizes and the ranks that gave them, the most first; empty if all gave one."""
         if len(self.names) > 1 or _UNEVEN.fullmatch(self.call.name):
             return []
-        found = _grouped({rank: call.sizes for rank, call in self.called.items()})
+        found = formats.by_value({rank: call.sizes for rank, call in sorted(self.called.items())})
         most_first = sorted(found.items(), key=lambda item: -len(item[1]))
         return most_first if len(found) > 1 else []
 
@@ -235,14 +235,6 @@ class Transfers(Stuck):
         if has_come and wait:
             return f"waits in {self.named(peer, wait)}{_at(wait, short)}"
         return f"has {'' if has_come else 'not '}called {name}{f', and {last}' if last else ''}"
-
-
-def _grouped(values: Mapping[int, str]) -> dict[str, list[int]]:
-    """Return {value: its ranks}, of {rank: its value}."""
-    found: dict[str, list[int]] = {}
-    for rank in sorted(values):
-        found.setdefault(values[rank], []).append(rank)
-    return found
 
 
 def _at(call: Call, short: Shorten, before: str = ", at ") -> str:

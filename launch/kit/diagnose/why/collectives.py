@@ -28,9 +28,9 @@ def difference(texts: Iterable[str]) -> str:
     """Return by what the ranks' calls differ: rank 3 has [10], ranks 0-2 have [12]."""
     calls = {int(call["rank"]): call for text in texts for call in _CALL.finditer(text)}
     for what, verbs in _VERBS.items():
-        values: dict[str, list[int]] = {}
-        for rank in sorted(calls):
-            values.setdefault(calls[rank][what] or "no tensor", []).append(rank)
+        values = formats.by_value(
+            {rank: calls[rank][what] or "no tensor" for rank in sorted(calls)}
+        )
         if len(values) > 1:
             rarest_first = sorted(values.items(), key=lambda item: len(item[1]))
             return ", ".join(
