@@ -124,7 +124,8 @@ def _transfers(rank: int, scene: Scene) -> Stuck:
     missing = [peer for peer in peers if has_come is False or peer not in scene.dumps]
     name = listed([each.name(rank) for each in wanted])
     group = scene.dumps[rank].names[call.group]
-    return Transfers(replace(call, name=name, number=0), group, [rank], missing, scene)
+    call = replace(call, name=name, number=0)
+    return Transfers(call, group, [rank], missing, scene, rank, wanted, has_come)
 
 
 def _groups(dumps: Mapping[int, Dump], ranks: int) -> Iterator[Group]:

@@ -41,11 +41,6 @@ class Stuck:
     scene: Scene
 
     @property
-    def at_s(self) -> float:
-        """Return when the last dump was written, in seconds since 1970."""
-        return self.scene.at_s
-
-    @property
     def without_dump(self) -> list[int]:
         return [rank for rank in self.missing if rank not in self.scene.dumps]
 
@@ -182,27 +177,27 @@ class Collective(Stuck):
 class Transfers(Stuck):
     """What a rank sends and receives, of which some did not end."""
 
+    rank: int
+    wanted: list[Transfer]  # those that did not end
+    has_come: Optional[bool]  # whether the others have called their sides of them
+
     @property
     def peers(self) -> list[int]:
-        (rank,) = self.waiting
-        wanted = self.scene.wanted[rank][0]
-        return list(dict.fromkeys(transfer.peer(rank) for transfer in wanted))
+        return list(dict.fromkeys(transfer.peer(self.rank) for transfer in self.wanted))
 
     @property
     def odd(self) -> list[int]:
-        (rank,) = self.waiting
-        if self.scene.wanted[rank][1]:
+        if self.has_come:
             return []
-        return sorted([rank, *self.peers] if self._is_mutual else self.peers)
+        return sorted([self.rank, *self.peers] if self._is_mutual else self.peers)
 
     @property
     def needed(self) -> list[int]:
-        return [*self.waiting, *self.peers]
+        return [self.rank, *self.peers]
 
     def is_in(self, rank: int) -> bool:
-        (own,) = self.waiting
-        wanted = self.scene.wanted.get(rank, ([], None))[0]
-        return rank == own or own in (transfer.peer(rank) for transfer in wanted)
+        wanted, _ = self.scene.wanted.get(rank, ([], None))
+        return rank == self.rank or self.rank in (transfer.peer(rank) for transfer in wanted)
 
     def why(self, short: Shorten = str) -> str:
         said = [f"; rank {peer} {self._peer(peer, short)}" for peer in self.peers[:_NAMED]]
@@ -212,29 +207,27 @@ class Transfers(Stuck):
     @property
     def _is_mutual(self) -> bool:
         """Return whether the one other rank waits for this one in something else."""
-        (rank, *peers) = (*self.waiting, *self.peers)
-        wanted = self.scene.wanted
+        peers, wanted = self.peers, self.scene.wanted
         if len(peers) != 1 or peers[0] not in wanted or not self.is_in(peers[0]):
             return False
-        own, theirs = ({each[:2] for each in wanted[one][0]} for one in (rank, peers[0]))
-        return not own & theirs
+        theirs, _ = wanted[peers[0]]
+        return not {each[:2] for each in self.wanted} & {each[:2] for each in theirs}
 
     def _peer(self, peer: int, short: Shorten) -> str:
         """Return where one is to which the rank sends, or from which it receives."""
-        (rank,) = self.waiting
-        transfers, has_come = self.scene.wanted[rank]
         if peer not in self.scene.dumps:
             return "has left no dump"
         last = self.last(peer, short)
-        if has_come is None:
+        if self.has_come is None:
             return last or "has called nothing"
-        transfer = next(each for each in transfers if each.peer(rank) == peer)
+        transfer = next(each for each in self.wanted if each.peer(self.rank) == peer)
         name, wait = transfer.name(peer), self.scene.waits.get(peer)
-        if has_come and wait and transfer in wait.transfers:
+        if self.has_come and wait and transfer in wait.transfers:
             return f"has called {name}, and {_FAULT}"
-        if has_come and wait:
+        if self.has_come and wait:
             return f"waits in {self.named(peer, wait)}{_at(wait, short)}"
-        return f"has {'' if has_come else 'not '}called {name}{f', and {last}' if last else ''}"
+        has = "has" if self.has_come else "has not"
+        return f"{has} called {name}{f', and {last}' if last else ''}"
 
 
 def _at(call: Call, short: Shorten, before: str = ", at ") -> str:

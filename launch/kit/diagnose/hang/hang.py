@@ -95,7 +95,7 @@ def kept(run: Run) -> Optional[Ranks]:
         return None
     per_node = plan.layout.processes_per_node
     seen = seen or Seen([], {}, [], len(hosts) * per_node, hosts)
-    at_s = stalled.at_s if stalled else recorded.at_s if recorded else 0
+    at_s = stalled.at_s if stalled else recorded.scene.at_s if recorded else 0
     when = time.strftime("%F %T", time.localtime(at_s))
     return Ranks(run, f"as its ranks stood still at {when}", plan, seen, attempt, recorded)
 

@@ -73,7 +73,7 @@ def _shows(group: list[Process], stuck: Stuck) -> bool:
 
 
 def _age(stuck: Stuck) -> str:
-    return f"flight recorder, {formats.elapsed(max(0.0, time.time() - stuck.at_s))} ago"
+    return f"flight recorder, {formats.elapsed(max(0.0, time.time() - stuck.scene.at_s))} ago"
 
 
 def _recorded(words: Callable[[Shorten], str], folder: str) -> str:
@@ -202,7 +202,7 @@ def as_json(ranks: Ranks) -> dict[str, Any]:
 
 def _stuck_as_json(stuck: Stuck) -> dict[str, Any]:
     return {
-        "seconds_ago": round(max(0.0, time.time() - stuck.at_s)),
+        "seconds_ago": round(max(0.0, time.time() - stuck.scene.at_s)),
         "collective": stuck.call.name,
         "number": stuck.call.number,
         "process_group": stuck.group,
