@@ -180,5 +180,5 @@ def test_who_follows_goes_on_into_the_next_attempt_without_losing_or_repeating_a
 )
 def test_logs_are_chosen_in_one_way(options: tuple[str, ...], first: str, second: str, run: history.Run, kit_here) -> None:
     done = kit_here("logs", "7", *options)
-    said = f"kit: --{first} and --{second} choose different logs\n  fix: leave one out\n"
+    said = f"kit: --{first} and --{second} contradict each other\n  fix: leave one of them out\n"
     assert (done.code, done.out, done.err) == (2, "", said)

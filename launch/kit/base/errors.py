@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple, Optional
 
@@ -91,6 +91,14 @@ def _reading_order(problem: Problem) -> tuple[str, int]:
     """Return a key that sorts by file, then by line; places without a line come first."""
     place, _, line = problem.where.rpartition(":")
     return (place, int(line)) if place and line.isdigit() else (problem.where, 0)
+
+
+def refuse_together(given: Mapping[str, object]) -> None:
+    """Refuse all but one of these options; `given` has their values."""
+    first, *others = [name for name, value in given.items() if value] or [""]
+    if others:
+        problem = f"{first} and {others[0]} contradict each other"
+        raise UsageError(problem, "leave one of them out")
 
 
 def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -5,7 +5,6 @@ from typing import Annotated, Optional
 
 import typer
 
-from kit.base.errors import UsageError
 from kit.cli import completion
 
 # Options whose words are each command's own, and whose values complete: image(help="...").
@@ -53,11 +52,3 @@ Svg = Annotated[
     Optional[str], typer.Option("--svg", metavar="FILE", help="Also draw it into this file.")
 ]
 Cluster = Annotated[Optional[str], cluster(help="Cluster profile.", show_default="generic")]
-
-
-def refuse_together(given: dict[str, object]) -> None:
-    """Refuse all but one of these options; `given` has their values."""
-    first, *others = [name for name, value in given.items() if value] or [""]
-    if others:
-        problem = f"{first} and {others[0]} contradict each other"
-        raise UsageError(problem, "leave one of them out")

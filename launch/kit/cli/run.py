@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from kit.api.job_request import JobRequest, Use
+from kit.base.errors import refuse_together
 from kit.cli import completion, messages, options, submission
 from kit.cli.app import app
 from kit.cli.help import RUN, Command, examples
@@ -65,7 +66,7 @@ def submit(
     """Write the scripts and submit them to Slurm."""
     shown = {"--dry-run": dry_run, "--test-only": test_only}  # without a job, and as text
     for others in ({"--follow": follow}, {"--json": as_json, "--parsable": parsable}):
-        options.refuse_together({**shown, **others})
+        refuse_together({**shown, **others})
     plan = job.plan(job.load(), output, Use(asks_site=True, is_dry=dry_run))
     submission.say_reasons(plan)
     waits, said = dependencies.resolve(after or [], plan, ask=not dry_run)

@@ -13,11 +13,11 @@ import typer
 
 from kit import slurm
 from kit.base import console
-from kit.base.errors import KitError, UsageError, did_you_mean
+from kit.base.errors import KitError, UsageError, did_you_mean, refuse_together
 from kit.cli import completion, following, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
-from kit.cli.options import All, Json, LastRun, Task, refuse_together
+from kit.cli.options import All, Json, LastRun, Task
 from kit.files import safe_read
 from kit.runs import (
     array_status,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit.base.errors import UsageError
+from kit.base.errors import refuse_together
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, log_files
 
@@ -23,7 +23,9 @@ class LogChoice(NamedTuple):
 
     def files(self, run: RunPaths, job_id: str) -> list[Path]:
         """Return the chosen logs that exist, attempt by attempt."""
-        self._refuse_several()
+        refuse_together(
+            {"--errors": self.errors, "--rank": self.rank is not None, "--node": self.node}
+        )
         attempts = [each for each in run.attempts(job_id) if self.attempt in (None, each)]
         if self.errors:
             ranks = _failed(run, job_id, self.attempt)
@@ -37,13 +39,6 @@ class LogChoice(NamedTuple):
         else:
             found = log_files.files(run, job_id)
         return [path for path in found if path.is_file()]
-
-    def _refuse_several(self) -> None:
-        """Raise UsageError where more than one of errors, rank and node is given."""
-        given = {"--errors": self.errors, "--rank": self.rank is not None, "--node": self.node}
-        named = [name for name, is_given in given.items() if is_given]
-        if len(named) > 1:
-            raise UsageError(f"{named[0]} and {named[1]} choose different logs", "leave one out")
 
 
 def has_ranks(run: RunPaths, job_id: str) -> bool:
