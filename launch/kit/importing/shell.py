@@ -101,6 +101,11 @@ def calls(node: Any) -> list[Node]:
     return [item for item in found if item.get("Type") == "CallExpr" and item.get("Args")]
 
 
+def programs(node: Any) -> set[str]:
+    """Return the first words of those commands; "" for one that is not plain."""
+    return {literal(call["Args"][0]) for call in calls(node)}
+
+
 def names_used(node: Any) -> set[str]:
     """Return the variables that a node reads."""
     found = set()

@@ -82,7 +82,7 @@ class Reader:
     def _two(self, script: Script, node: Node, command: Node, span: Span) -> None:
         """Read A && B, A || B and A | B."""
         joined = script.operator(command)
-        second = {shell.literal(call["Args"][0]) for call in shell.calls(command["Y"])}
+        second = shell.programs(command["Y"])
         if joined == "&&" and shell.kind(command["X"]) != "TestClause":
             self._statement(script, command["X"], span)
             self._statement(script, command["Y"], span)
@@ -174,8 +174,7 @@ class Reader:
         name = words[0]
         where, home, function = self.functions[name]
         if name in self.inside or not self.launches(function, home):
-            prints = {shell.literal(call["Args"][0]) for call in shell.calls(function)}
-            if prints <= commands.PRINTING:
+            if shell.programs(function) <= commands.PRINTING:
                 self.draft.left_out(span, _NOT_NEEDED)
             else:
                 item = self._item(ACTION, script, node, span)

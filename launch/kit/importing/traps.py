@@ -23,7 +23,7 @@ def read(
     """Put a trap on the ledger."""
     handler, signals = (words[1], {*words[2:]}) if len(words) > 2 else ("", {*words[1:]})
     _, home, body = functions.get(handler, ((0, 0), None, {}))
-    programs = _programs([body]) if home else _of_text(handler)
+    programs = shell.programs(body) if home else _of_text(handler)
     writes = home.writes(body) if home else ">" in handler
     if programs and programs <= _PRINTING and not writes:
         draft.left_out(span, "a trap that only prints, or ends the script")
@@ -36,10 +36,6 @@ def read(
 
 def _of_text(text: str) -> set[str]:
     try:
-        return _programs(shell.parse(text, "trap").statements)
+        return shell.programs(shell.parse(text, "trap").statements)
     except KitError:
         return {text}
-
-
-def _programs(nodes: list[Node]) -> set[str]:
-    return {shell.literal(call["Args"][0]) for call in shell.calls(nodes)}
