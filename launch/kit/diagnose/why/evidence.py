@@ -88,9 +88,9 @@ def job_of(folder: Path, record: RunRecord) -> str:
     job_id = record.get("job_id") or ""
     if slurm.ID.fullmatch(job_id):
         return str(job_id)
-    pattern = rf"slurm-{slurm.ID.pattern}\.out"
-    names = [name for name in safe_read.names(folder / "log") if re.fullmatch(pattern, name)]
-    return logs.by_age(folder / "log", names)[-1][len("slurm-") : -len(".out")] if names else ""
+    paths = RunPaths(folder)
+    found = {log.name: word for word, log in paths.batch_logs().items() if slurm.ID.fullmatch(word)}
+    return found[logs.by_age(paths.log, list(found))[-1]] if found else ""
 
 
 def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
