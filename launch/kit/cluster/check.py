@@ -75,10 +75,11 @@ class HeaderCheck:
             return
         partitions = [found[name] for name in names]
         self._check_account(partitions)
-        own_cpus = "cpus-per-task" in self.given
-        wanted = request.read(self.options, self.job.spares or 0, own_cpus=own_cpus)
-        one_rank_per_gpu = self.job.processes_per_node == wanted.gpus
-        wanted = wanted._replace(one_rank_per_gpu=one_rank_per_gpu)
+        wanted = request.read(self.options, self.job.spares or 0)
+        wanted = wanted._replace(
+            own_cpus="cpus-per-task" in self.given,
+            one_rank_per_gpu=self.job.processes_per_node == wanted.gpus,
+        )
         judged = [(partition, fits.violations(partition, wanted)) for partition in partitions]
         fitting = [partition for partition, violations in judged if not violations]
         if fitting:
@@ -91,7 +92,7 @@ class HeaderCheck:
         self.site_counts_cpus = bool(
             fitting
             and wanted.gpus
-            and not own_cpus
+            and not wanted.own_cpus
             and all(partition.cpus_per_gpu for partition in fitting)
         )
 

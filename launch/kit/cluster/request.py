@@ -17,7 +17,6 @@ class ResourceRequest(NamedTuple):
     nodes: int  # the least that the job starts with, spares among them
     spares: int
     cpus: int
-    own_cpus: bool  # the job itself says how many CPUs a task has
     tasks: int
     gpus: int
     types: tuple[str, ...]  # the types of GPUs that the job names
@@ -26,12 +25,11 @@ class ResourceRequest(NamedTuple):
     time_s: Optional[int]
     feature: str
     limits_hold: bool  # a QOS may lift those of partitions
+    own_cpus: bool = False  # the job itself says how many CPUs a task has
     one_rank_per_gpu: bool = False
 
 
-def read(
-    options: dict[str, Optional[str]], spares: int = 0, *, own_cpus: bool = False
-) -> ResourceRequest:
+def read(options: dict[str, Optional[str]], spares: int = 0) -> ResourceRequest:
     """Return the request of sbatch options, which have their long names."""
     given_nodes = re.match(r"\d+", options.get("nodes") or "")
     nodes = int(given_nodes[0]) if given_nodes else 1
@@ -46,7 +44,6 @@ def read(
         nodes=nodes,
         spares=spares,
         cpus=0 if "overcommit" in options else cpus,
-        own_cpus=own_cpus,
         tasks=tasks,
         gpus=count,
         types=tuple(kind for kind in gpus if kind),
