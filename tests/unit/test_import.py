@@ -407,6 +407,35 @@ def test_gpus_are_counted_for_a_node() -> None:
     assert gpus("--gpus-per-node=h100:8") == ("8", "gpu:h100:8")
     assert gpus("--gpus-per-task=2") == ("2", None)
     assert gpus("--gres=nvme:1 --gpus-per-node=a100:4") == ("4", "gpu:a100:4,nvme:1")
+    assert gpus("--gres=gpu:2,gpu:1") == ("3", None)  # as Slurm counts
+    assert gpus("--gres=gres/gpu=2(S:0-1)") == ("2", None)
+    assert questions("#SBATCH --gres=gpu:a100:2,gpu:h100:2\nsrun ./a\n") == ["write the GPUs of one node: `gpus_per_node`"]
+
+
+def test_gpus_of_a_step_are_the_jobs_with_their_type() -> None:
+    def gpus(options: str, header: str = "--nodes=2") -> Any:
+        job = keys(f"#SBATCH {header}\nsrun {options} ./a.out\n")
+        return job.get("gpus_per_node"), job.get("slurm", {}).get("gres")
+
+    assert gpus("--gpus=a100:8") == ("4", "gpu:a100:4")
+    assert gpus("--gres=gpu:h100:8") == ("8", "gpu:h100:8")
+    assert gpus("--gpus-per-node=a100:4", "--gpus-per-node=4") == ("4", "gpu:a100:4")
+    assert gpus("--gres=gpu:4", "--gres=gpu:a100:4,nvme:1") == ("4", "gpu:a100:4,nvme:1")
+    assert gpus("--gres=gpu:a100:4", "--gres=gpu:a100:4,nvme:1") == ("4", "gpu:a100:4,nvme:1")
+
+
+@pytest.mark.parametrize(
+    ("header", "option", "way"),
+    [
+        ("--nodes=2", "--gpus=3", "write what the job is to have"),
+        ("--nodes=2", "--gres=gpu:2,nvme:1", "write what the job is to have"),
+        ("--nodes=2", "--gpus-per-node=$(count)", "write what the job is to have"),
+        ("--gpus-per-node=8", "--gpus-per-node=4", "the whole job has 8"),
+        ("--gres=gpu:h100:4", "--gres=gpu:a100:4", "the whole job has gpu:h100:4"),
+    ],
+)
+def test_gpus_of_a_step_that_the_job_may_not_have_are_a_question(header: str, option: str, way: str) -> None:
+    assert questions(f"#SBATCH {header}\nsrun {option} ./a\n") == [f"{option} was for this step: {way}"]
 
 
 def test_tasks_are_counted_for_a_node() -> None:

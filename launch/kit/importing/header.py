@@ -12,6 +12,8 @@ from kit.importing import containers, options, starter_options
 from kit.importing.draft import DECIDE, DIRECTIVE, Draft
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
+from kit.slurm import gpu_request
+from kit.slurm.gpu_request import GpuRequest
 
 GivenOptions = dict[str, tuple[str, Span]]  # {long name: its value, and its lines}
 
@@ -172,34 +174,39 @@ def _nodes(given: GivenOptions, tasks: int, draft: Draft) -> None:
 
 
 def _gpus(given: GivenOptions, tasks: int, draft: Draft) -> None:
-    gres: list[str] = []  # what is no GPU
     for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
         if name not in given:
             continue
         value, here = given[name]
-        parts = value.split(",")
-        of_gpus = [part for part in parts if name != "gres" or re.match(r"(gres[:/])?gpu\b", part)]
-        others = [part for part in parts if part not in of_gpus]
+        others = no_gpus(name, value)
         if others:
-            gres += others
-            draft.slurm["gres"] = ",".join(gres)
+            draft.slurm["gres"] = ",".join(others)
             draft.carried(here, "slurm: gres")
-        if not of_gpus:
-            continue
-        words = re.sub(r"\(.*?\)", "", of_gpus[0]).split(":")
-        count = int(words[-1]) if words[-1].isdecimal() else 1
-        kinds = [word for word in words if not word.isdecimal() and not word.endswith("gpu")]
-        if len(of_gpus) > 1 or (name == "gpus" and count % draft.nodes):
-            draft.decide(here, "write the GPUs of one node: `gpus_per_node`")
-            continue
-        count = count // draft.nodes if name == "gpus" else count
-        count = count * tasks if name == "gpus-per-task" else count
-        draft.keys["gpus_per_node"] = str(count)
-        draft.carried(here, "gpus_per_node")
-        if kinds:
-            draft.slurm["gres"] = ",".join([f"gpu:{kinds[0]}:{count}", *gres])
-        if name == "gpus-per-task" and tasks > 1:
-            draft.decide(here, "each rank saw one GPU; now it sees all and takes its LOCAL_RANK's")
+        for asked in gpu_request.read({name: value, "ntasks-per-node": str(tasks)}):
+            if not ask_for_gpus(asked, draft):
+                draft.decide(here, "write the GPUs of one node: `gpus_per_node`")
+                continue
+            draft.carried(here, "gpus_per_node")
+            if name == "gpus-per-task" and tasks > 1:
+                way = "now it sees all and takes its LOCAL_RANK's"
+                draft.decide(here, f"each rank saw one GPU; {way}")
+
+
+def no_gpus(name: str, value: str) -> list[str]:
+    """Return what an option asks for beside GPUs: nvme:1."""
+    return [part for part in value.split(",") if name == "gres" and not gpu_request.of_node(part)]
+
+
+def ask_for_gpus(asked: GpuRequest, draft: Draft) -> bool:
+    """Put GPUs into the draft, unless they are of several types, or not as many on each node."""
+    if len(asked.gpus) > 1 or (asked.of_all_nodes and asked.total % draft.nodes):
+        return False
+    (kind,), count = asked.gpus, asked.of_node(draft.nodes)
+    draft.keys["gpus_per_node"] = str(count)
+    if kind:
+        others = filter(None, no_gpus("gres", draft.slurm.get("gres", "")))
+        draft.slurm["gres"] = ",".join([f"gpu:{kind}:{count}", *others])
+    return True
 
 
 def _number(given: GivenOptions, name: str) -> Optional[int]:

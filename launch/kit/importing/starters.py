@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Optional
 
 from kit.config import sbatch_options, variables
-from kit.importing import containers, folders, options, starter_options
+from kit.importing import containers, folders, header, options, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft
 from kit.importing.expansion import HOLE, Scope
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
+from kit.slurm import gpu_request
+
+_OF_JOB = "write what the job is to have"
 
 
 class Starters:
@@ -180,7 +183,7 @@ class Starters:
         elif name == "multi-prog":
             self.decide("srun --multi-prog starts several programs: kit starts one")
         elif name in ("cpus-per-task", "gres", "gpus", "gpus-per-node", "gpus-per-task"):
-            self._resources(name, value, shown)
+            self._resources(name, value, f"--{name}={shown} was for this step")
         elif name == "gpu-bind":
             self.decide(f"--gpu-bind={shown}: each rank sees all GPUs of its node with kit")
         elif name == "time":
@@ -196,17 +199,27 @@ class Starters:
         ):
             self.decide(f"srun's option --{name}: kit has none like it")
 
-    def _resources(self, name: str, value: str, shown: str) -> None:
+    def _resources(self, name: str, value: str, of_step: str) -> None:
         """Take what a step asks for as what the job asks for, where the header has nothing."""
-        is_cpus = name == "cpus-per-task"
-        has = self.draft.slurm if is_cpus else self.draft.keys
-        key, count = name if is_cpus else "gpus_per_node", value.split(":")[-1]
-        if name == "gpus" and count.isdecimal() and int(count) % self.draft.nodes == 0:
-            count = str(int(count) // self.draft.nodes)
-        if not count.isdecimal() or (name == "gres" and "gpu" not in value):
-            self.decide(f"--{name}={shown} was for this step: write what the job is to have")
-        elif has.setdefault(key, count) != count:
-            self.decide(f"--{name}={shown} was for this step: the whole job has {has[key]}")
+        if name != "cpus-per-task":
+            self._gpus(name, value, of_step)
+        elif not value.isdecimal():
+            self.decide(f"{of_step}: {_OF_JOB}")
+        elif (has := self.draft.slurm.setdefault(name, value)) != value:
+            self.decide(f"{of_step}: the whole job has {has}")
+
+    def _gpus(self, name: str, value: str, of_step: str) -> None:
+        gres, has = self.draft.slurm.get("gres", ""), self.draft.keys.get("gpus_per_node")
+        is_known = not HOLE.search(value) and not header.no_gpus(name, value)
+        for asked in gpu_request.read({name: value}) if is_known else []:
+            is_same_type = set(asked.gpus) <= {"", *(gpu_request.of_node(gres) or asked.gpus)}
+            if has and not (is_same_type and str(asked.of_node(self.draft.nodes)) == has):
+                of_job = has if is_same_type else gres
+                self.decide(f"{of_step}: the whole job has {of_job}")
+                return
+            if header.ask_for_gpus(asked, self.draft):
+                return
+        self.decide(f"{of_step}: {_OF_JOB}")
 
     def torchrun(self, words: list[str]) -> list[str]:
         self.launcher = "torchrun"
