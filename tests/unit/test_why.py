@@ -751,6 +751,15 @@ def test_the_state_that_only_slurm_knows_is_the_cause(tmp_path: Path, monkeypatc
     assert "cause: a node went down: node1 (node-failed)\n" in said
 
 
+def test_the_fix_of_a_state_names_no_slurm_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})
+    (run / "run.json").write_text(json.dumps({**json.loads((run / "run.json").read_text()), "local": True}))
+    history.add(history.Run("7", str(run), "made", "2x2", 0.0, state="CANCELLED", local=True))
+    found = report.why(str(run))
+    assert found.cause == "cancelled" and found.fix.startswith("start it again: kit ") and "sacct" not in found.fix
+
+
 def test_a_failed_job_without_any_log_has_a_run_directory_that_its_nodes_do_not_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

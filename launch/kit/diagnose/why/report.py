@@ -141,9 +141,8 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
     ended_by = run_state.who_ended(run, state, first)
     if by_slurm:
         by_slurm = run_state.name_canceller(by_slurm, run)
-        known = facts.collect(evidence, None)
-        title = wording.printable(by_slurm.title.format_map(known))
-        fix = wording.printable(by_slurm.fix.format_map(known), 1000)
+        finding = Finding(by_slurm, evidence.batch, 0, {})
+        title, fix = wording.title_of(finding, evidence), wording.fix_of(finding, evidence)
         shown = f"  shown by Slurm's state of the job: {state}"
         lines = [f"cause: {title} ({by_slurm.name})", shown, f"  fix: {fix}"]
         lines += wording.hints(found, others, Weight.OWN, evidence, ended_by)
