@@ -19,7 +19,7 @@ from kit.runs import log_files
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """A process group as the ranks' dumps show it.
 
     NCCL's calls return at once, so a rank may have called many more after the one that hangs.
@@ -67,7 +67,7 @@ def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
     return min(stuck, key=lambda each: each.order)
 
 
-def _waits(dumps: Mapping[int, Dump], groups: Iterable[Group]) -> dict[int, Call]:
+def _waits(dumps: Mapping[int, Dump], groups: Iterable[ProcessGroup]) -> dict[int, Call]:
     """Return {rank: the call made first} of the calls that did not end."""
     first: dict[int, Call] = {}
     of_groups = [item for group in groups for item in group.called.items()]
@@ -109,7 +109,7 @@ def _wanted(
     return next((transfers, has_come) for has_come, transfers in found.items() if transfers)
 
 
-def _collective(group: Group, scene: Scene) -> Stuck:
+def _collective(group: ProcessGroup, scene: Scene) -> Stuck:
     called = group.called
     waiting = sorted(rank for rank, call in called.items() if not call.is_over)
     names = Counter(call.name for call in called.values())
@@ -128,7 +128,7 @@ def _transfers(rank: int, scene: Scene) -> Stuck:
     return Transfers(call, group, [rank], missing, scene, rank, wanted, has_come)
 
 
-def _groups(dumps: Mapping[int, Dump], ranks: int) -> Iterator[Group]:
+def _groups(dumps: Mapping[int, Dump], ranks: int) -> Iterator[ProcessGroup]:
     """Yield the process groups that the dumps know."""
     calls: dict[str, dict[int, dict[int, Call]]] = {}
     names: dict[str, str] = {}
@@ -143,7 +143,7 @@ def _groups(dumps: Mapping[int, Dump], ranks: int) -> Iterator[Group]:
     for key, found in calls.items():
         of_group = {rank: _from_the_last_over(of_rank) for rank, of_rank in found.items()}
         known = members.get(key, set(range(ranks)) if names[key] == ALL_RANKS else set())
-        yield Group(key, frozenset(known | set(of_group)), of_group)
+        yield ProcessGroup(key, frozenset(known | set(of_group)), of_group)
 
 
 def _from_the_last_over(calls: Mapping[int, Call]) -> dict[int, Call]:
