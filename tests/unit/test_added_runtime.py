@@ -15,7 +15,7 @@ from kit.base import assets
 from kit.base.errors import Problems
 from kit.cluster import probe
 from kit.cluster.doctor import container_checks, local_checks
-from kit.cluster.doctor.facts import Cluster, Needs, Node
+from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.cluster.init import choices
 from kit.cluster.init.survey import Site
 from kit.cluster.probe import Machine
@@ -81,7 +81,7 @@ def test_doctor_looks_for_it(added: Path) -> None:
         return made
 
     asked: dict[str, Any] = {"runtime": "shifter"}
-    cluster = Cluster(Needs(**asked), [node("node1", "shifter"), node("node2", "enroot")])
+    cluster = Inquiry(Needs(**asked), [node("node1", "shifter"), node("node2", "enroot")])
     found = [list(container_checks.runtime.judge(item, cluster)) for item in cluster.nodes]
     assert found[0] == []
     assert [(item.problem, item.evidence) for item in found[1]] == [("missing", "shifter is not on PATH there")]

@@ -17,7 +17,7 @@ from kit.base.errors import KitError
 from kit.cli import examination
 from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_checks, rounds
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
-from kit.cluster.doctor.facts import Cluster, Needs, Node
+from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.cluster.doctor.rounds import Examination, Wanted
 from kit.config.mount_list import Mount
 from kit.slurm import hostlist
@@ -63,7 +63,7 @@ connected
 """
 
 
-def cluster(count: int = 3, asked: Needs | None = None, **changes: str) -> Cluster:
+def cluster(count: int = 3, asked: Needs | None = None, **changes: str) -> Inquiry:
     """Healthy nodes node1, node2 ... that reach each other; `changes` replace or add lines of one: node2="shm\t64\t64\t"."""
     nodes = {f"node{number}": Node(f"node{number}", state="IDLE", gpus=8) for number in range(1, count + 1)}
     for number, (name, node) in enumerate(nodes.items(), 1):
@@ -76,10 +76,10 @@ def cluster(count: int = 3, asked: Needs | None = None, **changes: str) -> Clust
             lines.append(change) if "\t" in change else None
         for line in lines:
             assert facts.add(nodes, f"{name}\t{line}") is node
-    return Cluster(asked or Needs(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=count, gpus=8), list(nodes.values()))
+    return Inquiry(asked or Needs(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=count, gpus=8), list(nodes.values()))
 
 
-def judged(found: Cluster) -> Result:
+def judged(found: Inquiry) -> Result:
     return checks.judge(found, Node(facts.LOGIN), node_checks.CHECKS, ())
 
 
@@ -304,7 +304,7 @@ def test_signs_are_for_terminals_that_can_show_them(terminal: bool, encoding: st
     assert examination.marks() == expected
 
 
-def shown(one: Cluster, width: int = 100) -> list[str]:
+def shown(one: Inquiry, width: int = 100) -> list[str]:
     return examination.lines(Examination(one, judged(one), "", on_slurm=True), examination.SIGNS, width)[1:]
 
 
@@ -409,7 +409,7 @@ def test_a_job_whose_program_could_not_start_does_not_pass(job: str, found: str,
 def test_a_kit_without_py_spy_says_what_that_means(kit: Callable, without_slurm: Path) -> None:
     node = Node(facts.LOGIN, said={"py-spy": [[""]], "kit": [["1", "3.9", ""]]})
     chosen = [check for check in login.CHECKS if check.name == "py-spy"]
-    assert found(checks.judge(Cluster(Needs(), []), node, (), chosen)) == [("login", "py-spy", NOTE)]
+    assert found(checks.judge(Inquiry(Needs(), []), node, (), chosen)) == [("login", "py-spy", NOTE)]
     assert re.search(r"^py-spy +ok", kit("doctor", check=False, PATH=str(without_slurm)).stdout, re.MULTILINE)
 
 
@@ -540,7 +540,7 @@ def test_the_nodes_that_are_asked_and_whether_srun_is_told_the_constraint(
 ) -> None:
     monkeypatch.setenv("PATH", str(mixed))
     needs = Needs(slurm=places)
-    assert rounds._choose(wanted, Cluster(needs, [])).keys() == asked
+    assert rounds._choose(wanted, Inquiry(needs, [])).keys() == asked
     assert ("constraint" in needs.slurm) == is_told
 
 
@@ -561,7 +561,7 @@ def test_nodes_that_the_job_does_not_get_are_not_asked(options: str, asked: set[
     (tmp_path / f"{of}.yaml").write_text(f"{command}slurm: {{{options}}}\n")
     wanted = Wanted("job.yaml") if of == "job" else Wanted(options={"cluster": "./site.yaml"})
     needs, _ = rounds._asked(wanted, on_slurm=True)
-    assert rounds._choose(wanted, Cluster(needs, [])).keys() == asked
+    assert rounds._choose(wanted, Inquiry(needs, [])).keys() == asked
     assert not {"exclude", "nodelist"} & needs.slurm.keys()  # srun is told the nodes' names
 
 
@@ -572,7 +572,7 @@ def test_a_job_of_more_nodes_than_its_list_may_have_others_too(nodes: str, asked
     elastic = "elastic: true\nmax_restarts: 1\n" if "-" in nodes else ""
     (tmp_path / "job.yaml").write_text(f"command: sort\nruntime: none\nnodes: {nodes}\n{elastic}slurm: {{nodelist: node2}}\n")
     needs, _ = rounds._asked(Wanted("job.yaml"), on_slurm=True)
-    assert rounds._choose(Wanted("job.yaml"), Cluster(needs, [])).keys() == asked
+    assert rounds._choose(Wanted("job.yaml"), Inquiry(needs, [])).keys() == asked
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Callable, Optional
 from kit import slurm
 from kit.base.errors import KitError
 from kit.cluster.doctor import facts
-from kit.cluster.doctor.facts import Cluster, Node
+from kit.cluster.doctor.facts import Inquiry, Node
 
 START_S = 15  # for the other nodes, from the first node's first line
 READY_S = 90  # for nodes that have begun: an image may start slowly, and nvidia-smi list slowly
@@ -193,7 +193,7 @@ def silent(nodes: dict[str, Node]) -> list[str]:
     return [name for name, node in nodes.items() if not node.said]
 
 
-def ask(cluster: Cluster, addresses: dict[str, str], wait_s: float) -> None:
+def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
     """Add to the nodes with these addresses what they say of themselves."""
     nodes = {node.name: node for node in cluster.nodes if node.asked}
     asked = cluster.asked

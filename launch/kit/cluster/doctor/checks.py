@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple
 
 import yaml
 
-from kit.cluster.doctor.facts import Cluster, Node
+from kit.cluster.doctor.facts import Inquiry, Node
 from kit.config.yaml_source import LOADER
 
 ORDER = OK, NOTE, WARN, FAIL = ("ok", "note", "warn", "fail")  # a note tells of nothing wrong
@@ -35,7 +35,7 @@ class Found(NamedTuple):
     fields: dict[str, str] = {}  # noqa: RUF012 - never changed
 
 
-Judge = Callable[[Node, Cluster], Iterator[Found]]
+Judge = Callable[[Node, Inquiry], Iterator[Found]]
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Check:
     looks: str  # at what it looks
     problems: dict[str, KnownProblem]
     judge: Judge
-    seen: Callable[[Node, Cluster], str]  # what to show where all is well
-    matters: Callable[[Cluster], bool]  # whether it applies to what is asked of the cluster
+    seen: Callable[[Node, Inquiry], str]  # what to show where all is well
+    matters: Callable[[Inquiry], bool]  # whether it applies to what is asked of the cluster
 
 
 def check(
     name: str,
     *,
-    seen: Callable[[Node, Cluster], str] = lambda _, __: "",
-    matters: Callable[[Cluster], bool] = lambda _: True,
+    seen: Callable[[Node, Inquiry], str] = lambda _, __: "",
+    matters: Callable[[Inquiry], bool] = lambda _: True,
 ) -> Callable[[Judge], Check]:
     """Return a decorator that makes a check of its judge, with the texts of this name."""
     texts = _texts()[name]
@@ -102,7 +102,7 @@ class Result:
 
 
 def judge(
-    cluster: Cluster, login: Node, checks: Sequence[Check], of_login: Sequence[Check]
+    cluster: Inquiry, login: Node, checks: Sequence[Check], of_login: Sequence[Check]
 ) -> Result:
     """Return what the checks find on every node that answered, and on the login node."""
     result = Result({}, [], {})
@@ -114,7 +114,7 @@ def judge(
     return result
 
 
-def _judge(node: Node, cluster: Cluster, checks: Sequence[Check], result: Result) -> None:
+def _judge(node: Node, cluster: Inquiry, checks: Sequence[Check], result: Result) -> None:
     """Add to the result what the checks find on one node."""
     verdicts = result.verdicts.setdefault(node.name, {})
     for item in checks:

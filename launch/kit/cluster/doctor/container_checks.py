@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
-from kit.cluster.doctor.facts import Cluster, Needs, Node
+from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.cluster.probe import IN_MEMORY, SHARED
 from kit.config import plugins
 
@@ -19,16 +19,16 @@ FEW_INODES = 10000
 BRIDGED, DATA_CENTRE = ("535", "550", "570", "575"), ("nvidia", "tesla")
 
 
-def seen_tools(node: Node, _: Cluster) -> str:
+def seen_tools(node: Node, _: Inquiry) -> str:
     return ", ".join(f"{name} {version}" for name, version in node.all("tool"))
 
 
-def _uses_namespaces(cluster: Cluster) -> bool:
+def _uses_namespaces(cluster: Inquiry) -> bool:
     return bool(cluster.fact("user-namespaces"))
 
 
 @check("runtime", seen=seen_tools, matters=lambda cluster: cluster.asked.runtime != "none")
-def runtime(node: Node, cluster: Cluster) -> Iterator[Found]:
+def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if cluster.runtime() == "none":
         tools = dict.fromkeys(item.tool for item in plugins.runtimes(local=False))
         yield Found("no-runtime", f"none of {', '.join(tools)}")
@@ -43,7 +43,7 @@ def runtime(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 @check("namespaces", matters=_uses_namespaces)
-def namespaces(node: Node, cluster: Cluster) -> Iterator[Found]:
+def namespaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
     name, answer = cluster.runtime(), node.one("namespaces")[0]
     is_setuid = any(words[0] == name for words in node.all("setuid"))
     if answer not in ("ok", "unknown") and not is_setuid:
@@ -56,7 +56,7 @@ def namespaces(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 @check("subuid", matters=_uses_namespaces)
-def subuid(node: Node, cluster: Cluster) -> Iterator[Found]:
+def subuid(node: Node, cluster: Inquiry) -> Iterator[Found]:
     # Many sites have no ranges at all, and most jobs need none.
     missing = [f"/etc/{kind}" for kind in ("subuid", "subgid") if not node.one(kind)[0]]
     others = any(other.one("subuid")[0] and other.one("subgid")[0] for other in cluster.answered)
@@ -65,7 +65,7 @@ def subuid(node: Node, cluster: Cluster) -> Iterator[Found]:
         yield Found("missing", f"no line for {user} in {' and '.join(missing)}", {"user": user})
 
 
-def _place(node: Node, cluster: Cluster) -> list[str]:
+def _place(node: Node, cluster: Inquiry) -> list[str]:
     """Return the facts of the folder to which images are unpacked or copied.
 
     They are: the folder, the part of it that exists, whether it can be written, its file system,
@@ -77,7 +77,7 @@ def _place(node: Node, cluster: Cluster) -> list[str]:
 
 
 @check("scratch")
-def scratch(node: Node, cluster: Cluster) -> Iterator[Found]:
+def scratch(node: Node, cluster: Inquiry) -> Iterator[Found]:
     for owner in (node.one("scratch-owner")[0], node.one("containers-owner")[0]):
         if owner:
             yield Found("owner", owner)
@@ -93,13 +93,13 @@ def scratch(node: Node, cluster: Cluster) -> Iterator[Found]:
         yield Found("noexec", fields={"folder": noexec})
 
 
-def _seen_space(node: Node, cluster: Cluster) -> str:
+def _seen_space(node: Node, cluster: Inquiry) -> str:
     folder, _, _, _, free, _, _ = _place(node, cluster)
     return f"{folder}: {int(free) // 1024} GiB free" if free.isdecimal() else ""
 
 
 @check("space", seen=_seen_space)
-def space(node: Node, cluster: Cluster) -> Iterator[Found]:
+def space(node: Node, cluster: Inquiry) -> Iterator[Found]:
     folder, existing, _, _, free, inodes, total = _place(node, cluster)
     unpacks = cluster.unpacks or cluster.asked.unpacks
     if not free.isdecimal():
@@ -119,7 +119,7 @@ def space(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 @check("disk", seen=lambda node, cluster: _place(node, cluster)[3])
-def disk(node: Node, cluster: Cluster) -> Iterator[Found]:
+def disk(node: Node, cluster: Inquiry) -> Iterator[Found]:
     folder, _, _, kind = _place(node, cluster)[:4]
     variable = cluster.fact("containers-variable")
     fields = {"folder": folder, "runtime": cluster.runtime(), "variable": variable}
@@ -130,19 +130,19 @@ def disk(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 @check("containers", matters=lambda cluster: cluster.unpacks)
-def containers(node: Node, _: Cluster) -> Iterator[Found]:
+def containers(node: Node, _: Inquiry) -> Iterator[Found]:
     for path, *_more in node.all("half-made"):
         yield Found("half-made", path)
 
 
-def _seen_image(node: Node, _: Cluster) -> str:
+def _seen_image(node: Node, _: Inquiry) -> str:
     if node.one("start")[0] == "ok":
         return "starts"
     return "can be unpacked" if node.one("unpack")[0] == "ok" else ""
 
 
 @check("image", seen=_seen_image, matters=lambda cluster: bool(cluster.asked.image))
-def image(node: Node, cluster: Cluster) -> Iterator[Found]:
+def image(node: Node, cluster: Inquiry) -> Iterator[Found]:
     found = node.one("image")[0]
     compression, error = node.one("unpack", 2)
     if found in ("missing", "other"):
@@ -155,7 +155,7 @@ def image(node: Node, cluster: Cluster) -> Iterator[Found]:
         yield Found("compression" if compression else "unreadable", compression or error)
 
 
-def _seen_program(node: Node, cluster: Cluster) -> str:
+def _seen_program(node: Node, cluster: Inquiry) -> str:
     python, module = node.one("python", 2)
     interpreter = python if cluster.asked.needs_python else ""
     if module:
@@ -164,7 +164,7 @@ def _seen_program(node: Node, cluster: Cluster) -> str:
 
 
 @check("program", seen=_seen_program, matters=lambda cluster: bool(cluster.asked.job))
-def program(node: Node, cluster: Cluster) -> Iterator[Found]:
+def program(node: Node, cluster: Inquiry) -> Iterator[Found]:
     """Yield what is missing of the launcher's Python and the command's program."""
     asked = cluster.asked
     fields = {"there": "in the image" if asked.image else "there", "module": asked.module}
@@ -194,12 +194,12 @@ def _bridges(driver: str, brand: str, listed: str, compat: str) -> bool:
     return branch in listed.split() or bool(compat and branch in BRIDGED and brand in DATA_CENTRE)
 
 
-def _driver_matters(cluster: Cluster) -> bool:
+def _driver_matters(cluster: Inquiry) -> bool:
     return bool(cluster.asked.image) and any(node.has("driver") for node in cluster.answered)
 
 
 @check("driver", seen=lambda node, _: node.one("driver")[0], matters=_driver_matters)
-def driver(node: Node, _: Cluster) -> Iterator[Found]:
+def driver(node: Node, _: Inquiry) -> Iterator[Found]:
     version, newest, brand = node.one("driver", 3)
     wanted, listed = node.one("image-cuda", 2)
     compat = node.one("image-compat")[0]
@@ -215,14 +215,14 @@ def driver(node: Node, _: Cluster) -> Iterator[Found]:
 
 
 @check("mounting", matters=lambda cluster: cluster.unpacks)
-def mounting(node: Node, cluster: Cluster) -> Iterator[Found]:
+def mounting(node: Node, cluster: Inquiry) -> Iterator[Found]:
     for name, reason in node.all("cannot-mount"):
         if name == cluster.runtime():
             yield Found("impossible", reason)
 
 
 @check("data", matters=lambda cluster: cluster.asked.has_data_images)
-def data(node: Node, cluster: Cluster) -> Iterator[Found]:
+def data(node: Node, cluster: Inquiry) -> Iterator[Found]:
     for name, reason in node.all("cannot-mount-data"):
         if name == cluster.runtime():
             yield Found("impossible", reason)

@@ -72,7 +72,7 @@ class Needs:
 
 
 @dataclass
-class Cluster:
+class Inquiry:
     """What is asked of a cluster, and what its nodes said."""
 
     asked: Needs

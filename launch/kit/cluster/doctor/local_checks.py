@@ -8,21 +8,21 @@ from kit.cluster import probe
 from kit.cluster.doctor import node_checks
 from kit.cluster.doctor.checks import Found, check
 from kit.cluster.doctor.container_checks import seen_tools
-from kit.cluster.doctor.facts import Cluster, Needs, Node
+from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.config import plugins
 
 NAME = "here"
 _SHARED = "bash scratch space disk mounts image program shm limits driver".split()
 
 
-def examine(asked: Needs) -> Cluster:
+def examine(asked: Needs) -> Inquiry:
     """Return this machine as the only node, with what it says of itself."""
     said = probe.here(asked.command({"engines": "yes", "torch": "yes"}), NAME).said
-    return Cluster(asked, [Node(NAME, said)])
+    return Inquiry(asked, [Node(NAME, said)])
 
 
 @check("runtimes", seen=seen_tools)
-def runtimes(node: Node, cluster: Cluster) -> Iterator[Found]:
+def runtimes(node: Node, cluster: Inquiry) -> Iterator[Found]:
     wanted = cluster.asked.runtime
     stopped = dict(words[:2] for words in node.all("stopped"))
     engines = [item.name for item in plugins.runtimes(local=True)]
@@ -42,7 +42,7 @@ def runtimes(node: Node, cluster: Cluster) -> Iterator[Found]:
     seen=lambda node, _: node.one("torch")[0],
     matters=lambda cluster: not cluster.asked.job,
 )
-def torch(node: Node, _: Cluster) -> Iterator[Found]:
+def torch(node: Node, _: Inquiry) -> Iterator[Found]:
     if not node.one("torch")[0]:
         yield Found("missing", "neither kit's own Python nor python3")
 

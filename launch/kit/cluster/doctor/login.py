@@ -14,7 +14,7 @@ from kit.base import assets
 from kit.base.errors import KitError
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.checks import Check, Found, check, in_order
-from kit.cluster.doctor.facts import Cluster, Needs, Node
+from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.files import notes
 
 COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
@@ -65,26 +65,26 @@ def _unwritable(path: Path) -> str:
 
 
 @check("asking")
-def asking(node: Node, _: Cluster) -> Iterator[Found]:
+def asking(node: Node, _: Inquiry) -> Iterator[Found]:
     problem, fix = node.one("asking", 2)
     yield Found("none", problem, {"remedy": fix})
 
 
 @check("py-spy", seen=lambda node, _: node.one("py-spy")[0])
-def py_spy(node: Node, _: Cluster) -> Iterator[Found]:
+def py_spy(node: Node, _: Inquiry) -> Iterator[Found]:
     if not node.one("py-spy")[0]:
         yield Found("missing", "neither beside kit nor on PATH")
 
 
 @check("kit", seen=lambda node, _: "{} with Python {}".format(*node.one("kit", 2)[:2]))
-def version(_: Node, __: Cluster) -> Iterator[Found]:
+def version(_: Node, __: Inquiry) -> Iterator[Found]:
     yield from ()
 
 
 def _says(name: str, problem: str, place: int = 0) -> Check:
     """Return a check that finds what its fact says at that place, if it says anything."""
 
-    def judge(node: Node, _: Cluster) -> Iterator[Found]:
+    def judge(node: Node, _: Inquiry) -> Iterator[Found]:
         if said := node.one(name, place + 1)[place]:
             yield Found(problem, said)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
-from kit.cluster.doctor.facts import Cluster, Node
+from kit.cluster.doctor.facts import Inquiry, Node
 from kit.cluster.probe import NOT_BETWEEN_NODES
 from kit.runs.nccl_network import FAST
 from kit.slurm import hostlist
@@ -14,7 +14,7 @@ Way = tuple[str, str]  # (from, to)
 
 
 @check("names")
-def names(node: Node, cluster: Cluster) -> Iterator[Found]:
+def names(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if unknown := [name for (name,) in node.all("unknown-name")]:
         evidence = "getent finds no address of it, nor of its NodeAddr"
         yield Found("unknown", evidence, {"others": hostlist.fold(unknown)})
@@ -29,7 +29,7 @@ def names(node: Node, cluster: Cluster) -> Iterator[Found]:
             yield Found("stranger", evidence, {"others": to})
 
 
-def _ways(cluster: Cluster) -> dict[Way, list[list[str]]]:
+def _ways(cluster: Inquiry) -> dict[Way, list[list[str]]]:
     """Return {way that was tried: [address, port, answer] of each connection that failed}."""
     found: dict[Way, list[list[str]]] = {}
     for node in cluster.answered:
@@ -43,12 +43,12 @@ def _ways(cluster: Cluster) -> dict[Way, list[list[str]]]:
     return found
 
 
-def _several(cluster: Cluster) -> bool:
+def _several(cluster: Inquiry) -> bool:
     return len(cluster.answered) > 1
 
 
 @check("ports", seen=lambda node, _: ", ".join(node.one("listener", 4)[1:]), matters=_several)
-def ports(node: Node, cluster: Cluster) -> Iterator[Found]:
+def ports(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if node.one("listener")[0] == "failed":
         yield Found("taken", node.one("listener", 2)[1])
     ways = _ways(cluster)
@@ -91,13 +91,13 @@ def active_rdma(node: Node) -> int:
     return sum(words[1] == "ACTIVE" for words in node.all("rdma"))
 
 
-def _seen_interfaces(node: Node, _: Cluster) -> str:
+def _seen_interfaces(node: Node, _: Inquiry) -> str:
     rdma = active_rdma(node)
     return ", ".join([*node.interfaces(), *([f"{rdma} RDMA ports"] if rdma else [])])
 
 
 @check("interfaces", seen=_seen_interfaces, matters=_several)
-def interfaces(node: Node, cluster: Cluster) -> Iterator[Found]:
+def interfaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
     known = node.interfaces()
     usable = [name for name in known if _is_chosen(name, cluster.asked.interfaces)]
     if not usable:
@@ -111,7 +111,7 @@ def interfaces(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 @check("fabric", seen=lambda node, _: FAST.get(node.one("fabric")[0], ""))
-def fabric(node: Node, cluster: Cluster) -> Iterator[Found]:
+def fabric(node: Node, cluster: Inquiry) -> Iterator[Found]:
     kind, _, up, down = node.one("fabric", 4)
     if kind not in FAST:
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kit.cluster.doctor import container_checks, network
 from kit.cluster.doctor.checks import Found, check, in_order
-from kit.cluster.doctor.facts import Cluster, Node
+from kit.cluster.doctor.facts import Inquiry, Node
 
 OLDEST_BASH = (4, 4)
 CLOCK_S, CLOCK_WRONG_S = 1.0, 60.0
@@ -23,7 +23,7 @@ def is_unwell(state: str) -> bool:
 
 
 @check("state")
-def state(node: Node, cluster: Cluster) -> Iterator[Found]:
+def state(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if is_unwell(node.state):
         well = [other for other in cluster.nodes if not is_unwell(other.state)]
         problem = "too-few" if len(well) < cluster.asked.nodes else "unwell"
@@ -36,20 +36,20 @@ def state(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 @check("answers")
-def answers(node: Node, _: Cluster) -> Iterator[Found]:
+def answers(node: Node, _: Inquiry) -> Iterator[Found]:
     if node.asked and not node.answered:
         yield Found("silent", node.problem)
 
 
 @check("bash", seen=lambda node, _: node.one("bash")[0])
-def bash(node: Node, _: Cluster) -> Iterator[Found]:
+def bash(node: Node, _: Inquiry) -> Iterator[Found]:
     version = node.one("bash")[0]
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_BASH:
         yield Found("old", f"bash {version}")
 
 
 @check("cgroups", seen=lambda node, _: node.one("cgroups")[0])
-def cgroups(node: Node, cluster: Cluster) -> Iterator[Found]:
+def cgroups(node: Node, cluster: Inquiry) -> Iterator[Found]:
     version, inside = node.one("cgroups", 2)
     usual = cluster.usual(lambda other: other.one("cgroups")[0])
     if version != usual:
@@ -60,7 +60,7 @@ def cgroups(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 @check("clock")
-def clock(node: Node, _: Cluster) -> Iterator[Found]:
+def clock(node: Node, _: Inquiry) -> Iterator[Found]:
     if abs(node.skew_s) > CLOCK_S:
         direction = "ahead of" if node.skew_s > 0 else "behind"
         problem = "wrong" if abs(node.skew_s) > CLOCK_WRONG_S else "skewed"
@@ -68,7 +68,7 @@ def clock(node: Node, _: Cluster) -> Iterator[Found]:
 
 
 @check("folder", seen=lambda node, _: node.one("folder", 2)[1])
-def folder(node: Node, cluster: Cluster) -> Iterator[Found]:
+def folder(node: Node, cluster: Inquiry) -> Iterator[Found]:
     found, said = node.one("folder", 2)[:2]
     path = cluster.asked.folder
     mark = f"a file that kit made there is not there: {said}" if said else path
@@ -78,13 +78,13 @@ def folder(node: Node, cluster: Cluster) -> Iterator[Found]:
 
 
 @check("mounts", matters=lambda cluster: bool(cluster.asked.mounts))
-def mounts(node: Node, _: Cluster) -> Iterator[Found]:
+def mounts(node: Node, _: Inquiry) -> Iterator[Found]:
     for problem, evidence in node.all("mount"):
         yield Found(problem, evidence)
 
 
 @check("shm", seen=lambda node, _: f"{node.number('shm') / 1024:.1f} GiB")
-def shm(node: Node, _: Cluster) -> Iterator[Found]:
+def shm(node: Node, _: Inquiry) -> Iterator[Found]:
     size_mib, problem = node.number("shm"), node.one("shm", 3)[2]
     if problem:
         yield Found("unusable", problem)
@@ -92,12 +92,12 @@ def shm(node: Node, _: Cluster) -> Iterator[Found]:
         yield Found("tiny" if size_mib <= SHM_LITTLE_MIB else "small", f"{size_mib} MiB")
 
 
-def _seen_limits(node: Node, _: Cluster) -> str:
+def _seen_limits(node: Node, _: Inquiry) -> str:
     return ", ".join(f"{name} {soft}" for name, soft, *_ in node.all("limit"))
 
 
 @check("limits", seen=_seen_limits)
-def limits(node: Node, _: Cluster) -> Iterator[Found]:
+def limits(node: Node, _: Inquiry) -> Iterator[Found]:
     known = {name: soft for name, soft, *_ in node.all("limit")}
     for name, (few, some) in ENOUGH.items():
         limit = known.get(name, "")
@@ -108,12 +108,12 @@ def limits(node: Node, _: Cluster) -> Iterator[Found]:
         yield Found("memlock", f"{pinned} KiB")
 
 
-def _wants_gpus(cluster: Cluster) -> bool:
+def _wants_gpus(cluster: Inquiry) -> bool:
     return bool(cluster.asked.gpus or any(node.gpus for node in cluster.nodes))
 
 
 @check("gpus", seen=lambda node, _: str(node.gpus or ""), matters=_wants_gpus)
-def gpus(node: Node, _: Cluster) -> Iterator[Found]:
+def gpus(node: Node, _: Inquiry) -> Iterator[Found]:
     shown, driven, problem = node.one("gpus", 3)
     # A job that asks for no GPU may see none, while the driver knows them all.
     # Slurm may count the parts of a GPU that is cut (MIG).

@@ -15,7 +15,7 @@ from kit import slurm
 from kit.base.errors import KitError, Problems, UsageError
 from kit.cluster import shapes
 from kit.cluster.doctor import ask, checks, local_checks, login
-from kit.cluster.doctor.facts import Cluster, Needs, Node
+from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.cluster.doctor.node_checks import CHECKS, is_unwell
 from kit.config import job_file, paths, profiles
 from kit.config.yaml_source import Located
@@ -47,7 +47,7 @@ class Wanted:
 class Examination:
     """What the nodes said, and what the checks found."""
 
-    cluster: Cluster
+    cluster: Inquiry
     result: checks.Result
     summary: str  # how many nodes answered, in how many seconds
     on_slurm: bool
@@ -163,9 +163,9 @@ def _program(plan: Plan) -> str:
 
 def _slurm(
     wanted: Wanted, asked: Needs, plan: Optional[Plan], login_node: Node
-) -> tuple[Cluster, str]:
+) -> tuple[Inquiry, str]:
     """Return what the nodes said, and in words how many answered."""
-    cluster, unasked = Cluster(asked, []), "the nodes were not asked"
+    cluster, unasked = Inquiry(asked, []), "the nodes were not asked"
     if not login.ask_slurm(login_node, asked):
         return cluster, unasked
     if shutil.which("sbatch"):
@@ -200,7 +200,7 @@ def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
         login_node.said["options"] = [[error.problem]]
 
 
-def _choose(wanted: Wanted, cluster: Cluster) -> dict[str, str]:
+def _choose(wanted: Wanted, cluster: Inquiry) -> dict[str, str]:
     """Put the nodes into `cluster`, and return {name: address} of those to ask."""
     places, known = cluster.asked.slurm, slurm.all_nodes()
     constraint, names = places.get("constraint", ""), places.get("reservation")
