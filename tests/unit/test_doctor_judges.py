@@ -285,6 +285,8 @@ def test_interfaces_are_chosen_as_nccl_does(wanted: str, name: str, chosen: bool
         (["n08", "n09", "n10", "n12"], "n[08-10,12]"),
         (["n9", "n10"], "n[9-10]"),
         (["gpu-a-1", "cpu1"], "gpu-a-1,cpu1"),
+        (["gpu", "gpu1", "gpu2"], "gpu,gpu[1-2]"),
+        (["login1", "login"], "login1,login"),
     ],
 )
 def test_names_are_folded_as_slurm_does(names: list[str], shown: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
+from typing import Optional
 
 _NUMBERS = re.compile(r"\[(\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)\]")
 MOST = 65536  # names of a list, as in Slurm
@@ -37,14 +38,14 @@ def _numbers(text: str) -> list[str]:
 
 def fold(names: Iterable[str]) -> str:
     """Return a list of nodes as Slurm writes it: node[1-3,7],login."""
-    groups: dict[tuple[str, str], set[tuple[int, str]]] = {}
+    groups: dict[tuple[str, Optional[str]], set[tuple[int, str]]] = {}
     for name in names:
         match = re.fullmatch(r"(.*?)(\d+)(\D*)", name)
-        numbers = groups.setdefault((match[1], match[3]) if match else (name, ""), set())
+        numbers = groups.setdefault((match[1], match[3]) if match else (name, None), set())
         if match:
             numbers.add((int(match[2]), match[2]))
     return ",".join(
-        _fold_numbers(prefix, suffix, sorted(numbers))
+        prefix if suffix is None else _fold_numbers(prefix, suffix, sorted(numbers))
         for (prefix, suffix), numbers in groups.items()
     )
 
@@ -52,7 +53,7 @@ def fold(names: Iterable[str]) -> str:
 def _fold_numbers(prefix: str, suffix: str, numbers: list[tuple[int, str]]) -> str:
     """Return the names with these numbers between prefix and suffix as one expression."""
     if len(numbers) < 2:
-        return f"{prefix}{numbers[0][1] if numbers else ''}{suffix}"
+        return f"{prefix}{numbers[0][1]}{suffix}"
     ranges: list[list[str]] = []
     for number, text in numbers:
         before = ranges[-1][-1] if ranges else ""
