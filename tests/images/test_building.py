@@ -356,6 +356,12 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(engine: Eng
 # ---------------------------------------------------------------- Docker
 
 
+def test_a_folder_with_an_index_of_its_own_is_no_image(engine: Engine) -> None:
+    Path("index.json").write_text("{}")
+    make(build.BuildRequest(target="."))
+    assert json.loads(built().with_suffix(".json").read_text())["engine"] == "docker"
+
+
 def test_a_step_that_fails_is_named_and_its_last_lines_are_shown(engine: Engine, capfd) -> None:
     lines = "".join(f"\x1b[0m\x1b[91mline \x1b[38;5;9m{number}\x1b[K\n\x1b[0m" for number in range(20))
     (engine.folder / "build-says").write_text(f"Step 1/2 : FROM x\n#7 [2/4] \x1b[1mRUN pip install nothing\n{lines}")

@@ -84,12 +84,14 @@ def test_a_command_that_takes_the_project_along_leaves_its_keys_and_says_so(word
     assert values == [] and "job.yaml" in files and not {KEYRING, *BY_NAME, *BY_TEXT, *IN_HIDDEN_FOLDERS} & set(files)
 
 
-def test_a_build_over_there_gets_none(project: Path, tmp_path: Path, far) -> None:  # noqa: F811
+@pytest.mark.parametrize("target", [(), (".",)])
+def test_a_build_over_there_gets_none(target: tuple[str, ...], project: Path, tmp_path: Path, far) -> None:  # noqa: F811
     (project / KEYRING).unlink()
+    (project / "index.json").write_text("{}")  # that of a web page makes the folder no image
     (project / "Dockerfile").write_text("FROM scratch\nCOPY . /opt/\n")
     subprocess.run(["git", "init"], cwd=project, check=True, capture_output=True)
     subprocess.run(["git", "add", ".netrc"], cwd=project, check=True, capture_output=True)
-    done = far("build", "--cluster", "far")
+    done = far("build", *target, "--cluster", "far")
     assert "kit: keys are not in the image: .aws/credentials, " in done.stderr
     assert done.stderr.count("since git tracks them: .netrc\n") == 1
     values, files = there(tmp_path)

@@ -124,7 +124,7 @@ def _image(target: str) -> Optional[Context]:
     is_archive = scheme in ARCHIVES
     name, colon, reference = rest.partition(":") if is_archive else (target, "", "")
     path = Path(name).absolute()
-    is_file = path.suffix in (".tar", ".sqsh", ".squashfs") or (path / "index.json").is_file()
+    is_file = path.suffix in (".tar", ".sqsh", ".squashfs") or (path / "oci-layout").is_file()
     if not (is_archive or is_file):
         return None
     if not path.exists():
