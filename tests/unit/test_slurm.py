@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit import slurm
+from kit.base.errors import KitError
 from kit.slurm import client
 
 pytestmark = pytest.mark.tame
@@ -182,3 +183,11 @@ def test_a_thread_asks_its_own_cluster_while_another_asks_a_second_one() -> None
     other.join()
     assert found == ["squeue", "--clusters=clusterA", "--me"]
     assert client.of_cluster("squeue", "--me") == ["squeue", "--me"]
+
+
+def test_a_command_that_is_no_program_is_said(stub, tmp_path: Path) -> None:
+    stub("salloc", "")
+    (tmp_path / "stubs/salloc").write_text("")
+    for call in (client.run, client.start):
+        with pytest.raises(KitError, match="salloc cannot be started: Exec format error\n  fix: see: type -a salloc"):
+            call(["salloc"])

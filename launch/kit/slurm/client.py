@@ -62,8 +62,8 @@ def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a command of Slurm; `options` are those of Popen."""
     try:
         return subprocess.Popen(command, **{"env": environment(), **options})
-    except FileNotFoundError:
-        raise missing(command[0]) from None
+    except OSError as error:
+        raise _not_started(command[0], error) from None
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -162,17 +162,13 @@ def run(
             timeout=within_s,
             start_new_session=is_alone,
         )
-    except FileNotFoundError:
-        raise missing(command[0]) from None
     except subprocess.TimeoutExpired:
         raise Unsure(
             f"{command[0]} has not answered for {within_s:.0f} s",
             "it may have been done all the same: squeue --me; is slurmctld up? scontrol ping",
         ) from None
     except OSError as error:
-        raise KitError(
-            f"{command[0]} cannot be started: {error.strerror}", f"see: type -a {command[0]}"
-        ) from None
+        raise _not_started(command[0], error) from None
 
 
 def flags(options: dict[str, str]) -> list[str]:
@@ -180,11 +176,12 @@ def flags(options: dict[str, str]) -> list[str]:
     return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
 
 
-def missing(command: str) -> KitError:
-    return KitError(
-        f"{command} is not installed here",
-        "submit from a login node of the cluster; on this machine only: kit run",
-    )
+def _not_started(command: str, error: OSError) -> KitError:
+    """Return the error for a command that is not installed, or cannot be started."""
+    if isinstance(error, FileNotFoundError):
+        fix = "submit from a login node of the cluster; on this machine only: kit run"
+        return KitError(f"{command} is not installed here", fix)
+    return KitError(f"{command} cannot be started: {error.strerror}", f"see: type -a {command}")
 
 
 def hide(name: str) -> None:
