@@ -191,3 +191,8 @@ def test_a_command_that_is_no_program_is_said(stub, tmp_path: Path) -> None:
     for call in (client.run, client.start):
         with pytest.raises(KitError, match="salloc cannot be started: Exec format error\n  fix: see: type -a salloc"):
             call(["salloc"])
+
+
+def test_a_warning_beside_an_empty_answer_is_no_answer(stub) -> None:
+    stub("squeue", "echo 'squeue: warning: the certificate ends soon' >&2")
+    assert slurm.why_waiting("kit-probe") == ""

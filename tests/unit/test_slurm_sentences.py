@@ -52,7 +52,7 @@ def test_a_refusal_is_told_from_a_broken_connection(said: dict[str, str]) -> Non
     # Slurm 22.05 takes a job that is to wait for one which it does not know.
     if "no such job to wait for" in said:
         with pytest.raises(KitError, match="Slurm has forgotten a job that this one is to wait for"):
-            client.check(["sbatch"], subprocess.CompletedProcess([], 1, "", said["no such job to wait for"]), None)
+            client.check(["sbatch"], subprocess.CompletedProcess([], 1, "", said["no such job to wait for"]))
 
 
 @pytest.mark.parametrize(("end", "told"), [("exit code", "node2:Exited with exit code 7"), ("killed", "node2:Killed")])

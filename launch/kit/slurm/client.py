@@ -76,28 +76,17 @@ def end(process: subprocess.Popen[Any]) -> None:
         process.wait()
 
 
-def ask(
-    command: list[str],
-    script: Optional[Path] = None,
-    *,
-    without: Collection[str] = (),
-    within_s: float = PATIENCE_S,
-    **variables: str,
-) -> str:
-    """Run a command of Slurm, and return its output. Raise KitError if it fails.
-
-    `script` is the batch script that it reads.
-    """
-    done = run(command, variables=variables, without=without, within_s=within_s)
-    check(command, done, script)
-    # --test-only answers on stderr.
-    return done.stdout or re.sub(r"^sbatch: ", "", done.stderr)
+def ask(command: list[str], *, within_s: float = PATIENCE_S, **variables: str) -> str:
+    """Run a command of Slurm, and return its output. Raise KitError if it fails."""
+    done = run(command, variables=variables, within_s=within_s)
+    check(command, done)
+    return done.stdout
 
 
 def check(
-    command: list[str], done: subprocess.CompletedProcess[str], script: Optional[Path]
+    command: list[str], done: subprocess.CompletedProcess[str], script: Optional[Path] = None
 ) -> None:
-    """Raise KitError with the cause if a command has failed."""
+    """Raise KitError with the cause if a command has failed; `script` is what sbatch read."""
     if done.returncode == 0:
         return
     if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):

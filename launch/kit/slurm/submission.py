@@ -70,9 +70,10 @@ class Unknown(client.Unsure):
 
 def test_only(script: Path, options: Sequence[str] = ()) -> str:
     """Return Slurm's estimate of when and where the job would start, without submitting it."""
-    command = ["sbatch", "--test-only", *options, str(script)]
-    without = _overridden(script)
-    return client.ask(command, script, without=without, SLURM_TIME_FORMAT=_TIMES).strip()
+    command, times = ["sbatch", "--test-only", *options, str(script)], {"SLURM_TIME_FORMAT": _TIMES}
+    done = client.run(command, variables=times, without=_overridden(script))
+    client.check(command, done, script)
+    return (done.stdout or re.sub(r"^sbatch: ", "", done.stderr)).strip()  # it answers on stderr
 
 
 def _overridden(script: Path) -> set[str]:
