@@ -89,11 +89,11 @@ def test_the_kits_own_recipe_is_taken_where_there_is_none(project: Path) -> None
     [
         ("", None, None, "no engine is installed here: docker, podman, apptainer, enroot\n  fix: install one; or take an image of a registry"),
         ("docker", None, "buildah", "kit: --engine: there is no engine buildah\n  fix: the engines are docker, podman, apptainer, enroot"),
-        ("apptainer", "x.enroot.sh", None, "x.enroot.sh is for enroot, not for apptainer\n  fix: build with --engine enroot, or write a image.def"),
+        ("apptainer", "x.enroot.sh", None, "x.enroot.sh is for enroot, not for apptainer\n  fix: build with --engine enroot, or write one: image.def"),
         ("docker", "image.def", None, "there is no recipe image.def"),
         ("docker", "Dockerfil", None, "there is no recipe Dockerfil\n  fix: did you mean 'Dockerfile'?"),
         ("docker", "dockerfile", "docker", "there is no recipe dockerfile\n  fix: did you mean 'Dockerfile'?"),
-        ("docker", "x.def", "docker", "x.def is for apptainer, not for docker\n  fix: build with --engine apptainer, or write a Dockerfile"),
+        ("docker", "x.def", "docker", "x.def is for apptainer, not for docker\n  fix: build with --engine apptainer, or write one: Dockerfile"),
     ],
 )
 def test_what_cannot_be_built_is_said(installed: str, target: str, engine: str, expected: str, project: Path) -> None:

@@ -58,7 +58,7 @@ def choose(target: Optional[str], wanted: Optional[str], device: str) -> Choice:
         instead = ", ".join(item.name for item in candidates)
         raise KitError(
             f"{file} is for {' or '.join(users)}, not for {instead}",
-            f"build with --engine {users[0]}, or write a {usual}",
+            f"build with --engine {users[0]}, or write one: {usual}",
         )
     if target is not None:
         raise unknown(target, usual)
