@@ -484,6 +484,15 @@ def test_files_that_the_engine_cannot_give_are_no_image(engine: Engine) -> None:
     assert os.listdir(engine.folder / "containers") == [] and not list(Path("images").glob("*.sqsh"))
 
 
+def test_an_engine_that_ends_while_it_gives_the_files_is_said_and_the_next_build_removes_its_container(engine: Engine) -> None:
+    (engine.folder / "export-ends").touch()
+    with pytest.raises(KitError, match=r"end in the middle|docker export failed: the connection was lost"):
+        make(build.BuildRequest())
+    (engine.folder / "down").unlink()
+    make(build.BuildRequest())
+    assert os.listdir(engine.folder / "containers") == [] and built()
+
+
 def test_an_image_that_was_removed_while_it_was_built_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Docker, "image", lambda *_: None)
     with pytest.raises(KitError, match=r"docker has built sha256:[0-9a-f]+, and has no such image"):

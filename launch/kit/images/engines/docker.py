@@ -125,7 +125,9 @@ class Docker(Engine):
                 finally:
                     process.kill()
         finally:
-            self._output("rm", "--force", "--volumes", container)
+            # An engine that ended fails here, too, and its export says why; the next build forgets.
+            with suppress(KitError):
+                self._output("rm", "--force", "--volumes", container)
 
     def _create(self, image: str, label: str) -> str:
         """Return the id of a new container of the image with this id."""
