@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import KitError
+from kit.files import safe_read
 
 
 def tree(path: Path, name: str, mark: str = "") -> None:
@@ -63,7 +64,8 @@ def _refusal(path: Path, name: str, mark: str) -> Optional[str]:
         return "it is the home folder"
     if facts.st_uid != os.geteuid():
         return "it belongs to somebody else"
-    if not re.fullmatch(name, path.name, re.DOTALL) or (mark and not _is_regular(path / mark)):
+    has_mark = not mark or safe_read.is_regular(path / mark)
+    if not re.fullmatch(name, path.name, re.DOTALL) or not has_mark:
         return "kit did not make it"
     return None
 
@@ -89,11 +91,4 @@ def _is_home(path: Path) -> bool:
     try:
         return os.path.samefile(path, Path.home())
     except (OSError, RuntimeError):  # there is no home, or nobody knows where
-        return False
-
-
-def _is_regular(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
         return False

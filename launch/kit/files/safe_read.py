@@ -22,6 +22,11 @@ def opened(path: str | Path) -> IO[bytes]:
     return os.fdopen(handle, "rb")
 
 
+def is_regular(path: str | Path) -> bool:
+    """Return whether a path is a regular file, and no link to one."""
+    return os.path.isfile(path) and not os.path.islink(path)
+
+
 def read(path: str | Path, most: int = MOST) -> bytes:
     """Return the content of a regular file. Raise OSError if it is longer than `most` bytes."""
     with opened(path) as file:

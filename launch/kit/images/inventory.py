@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import NamedTuple, Optional
 from kit import slurm
 from kit.base.formats import DAY_S
 from kit.config import image_files
+from kit.files import safe_read
 from kit.plan.run_paths import RECORD, RunPaths
 from kit.runs import history, run_dir
 
 # The names that kit.images.store gives.
-_RECORD = re.compile(r"(?P<stem>(?P<name>.+)-[0-9a-f]{16})(?P<suffix>\.sif|\.tar\.gz)?\.json")
+_RECORD = re.compile(r"(?P<stem>.+-[0-9a-f]{16})(?P<suffix>\.sif|\.tar\.gz)?\.json")
 
 
 class ImageFile(NamedTuple):
@@ -66,11 +66,7 @@ def _image_file(record: Path) -> Optional[Path]:
     if not found:
         return None
     file = record.with_name(found["stem"] + (found["suffix"] or ".sqsh"))
-    try:
-        are_files = all(stat.S_ISREG(path.lstat().st_mode) for path in (record, file))
-    except OSError:
-        return None
-    return file if are_files else None
+    return file if safe_read.is_regular(record) and safe_read.is_regular(file) else None
 
 
 def unused(folder: Path, days: int) -> list[ImageFile]:
