@@ -93,10 +93,6 @@ def _find_auth(
     return None
 
 
-class _HelperFailed(Exception):
-    """A credential helper gave no login; the message says why."""
-
-
 def _ask_helper(
     settings: dict[str, Any], registry: str, path: Path, failures: list[str]
 ) -> Optional[str]:
@@ -106,40 +102,38 @@ def _ask_helper(
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
         return None
     tool = f"docker-credential-{name}"
-    try:
-        return _run_helper(tool, HUB_OF_HELPERS if registry == "docker.io" else registry)
-    except _HelperFailed as failure:
+    login, failure = _run_helper(tool, HUB_OF_HELPERS if registry == "docker.io" else registry)
+    if failure:
         failures.append(f"{tool}, which {path} names, {failure}")
-        return None
+    return login
 
 
-def _run_helper(tool: str, server: str) -> Optional[str]:
-    """Return the helper's login, or None if it has none. Raise _HelperFailed if it fails."""
+def _run_helper(tool: str, server: str) -> tuple[Optional[str], str]:
+    """Return the helper's login, or None if it has none, and why it failed, "" if it did not."""
     if not shutil.which(tool):
-        raise _HelperFailed("is not installed here")
+        return None, "is not installed here"
     try:
         done = subprocess.run(
             [tool, "get"], input=server.encode(), capture_output=True, timeout=HELPER_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        raise _HelperFailed(f"did not answer within {HELPER_TIMEOUT_S:.0f} s") from None
+        return None, f"did not answer within {HELPER_TIMEOUT_S:.0f} s"
     except OSError as error:
-        raise _HelperFailed(f"cannot be started: {error.strerror}") from None
+        return None, f"cannot be started: {error.strerror}"
     if done.returncode and NO_LOGIN in done.stdout:
-        return None
+        return None, ""
     if done.returncode:
-        raise _HelperFailed(f"failed with code {done.returncode}: see what docker pull says of it")
+        return None, f"failed with code {done.returncode}: see what docker pull says of it"
     try:
         answer = json.loads(done.stdout)
         user, password = answer["Username"], answer["Secret"]
         login = _encoded(user, password) if user and password else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _HelperFailed("answered with something else than a login") from None
+        return None, "answered with something else than a login"
     if user == "<token>":
-        raise _HelperFailed(
-            "has a token that only docker can log in with: log in with a name and a password"
-        )
-    return login
+        fix = "log in with a name and a password"
+        return None, f"has a token that only docker can log in with: {fix}"
+    return login, ""
 
 
 def _find_in_enroot(registry: str, failures: list[str]) -> Optional[str]:
