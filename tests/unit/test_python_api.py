@@ -11,7 +11,7 @@ import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Callable
+from typing import IO, Callable
 
 import kit
 import pytest
@@ -100,10 +100,14 @@ def test_a_long_log_is_read_whole_and_one_that_cannot_be_read_is_named(job: Path
     os.truncate(log, 65 << 20)
     assert len(run.logs(rank=0)) == 65 << 20
 
-    def refuse(path: Path) -> bytes:  # what a file's mode does to all but root
-        raise PermissionError(13, "Permission denied", str(path))
+    opened = safe_read.opened
 
-    monkeypatch.setattr(safe_read, "everything", refuse)
+    def refuse(path: str | Path) -> IO[bytes]:  # what the log's mode does to all but root
+        if Path(path) == log:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path)
+
+    monkeypatch.setattr(safe_read, "opened", refuse)
     with pytest.raises(kit.KitError, match=f"the log {log} cannot be read: Permission denied\n  fix: look at it: ls -l {log}"):
         run.logs(rank=0)
 

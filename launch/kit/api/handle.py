@@ -83,7 +83,8 @@ class RunHandle:
 
 def _content(log: Path) -> bytes:
     try:
-        return safe_read.everything(log)
+        with safe_read.opened(log) as file:
+            return file.read()
     except OSError as error:
         problem = f"the log {log} cannot be read: {error.strerror}"
         raise KitError(problem, f"look at it: ls -l {quote.bash(str(log))}") from None

@@ -36,12 +36,6 @@ def read(path: str | Path, most: int = MOST) -> bytes:
         return file.read(most)
 
 
-def everything(path: str | Path) -> bytes:
-    """Return the content of a regular file, however long. Raise OSError if it is something else."""
-    with opened(path) as file:
-        return file.read()
-
-
 def end(path: str | Path, most: int = MOST) -> bytes:
     """Return the last bytes of a regular file. Raise OSError if it is something else."""
     with opened(path) as file:
