@@ -107,7 +107,7 @@ def test_an_image_is_built_over_there_and_a_job_names_it(far: Laptop) -> None:
     scripts = far.kit("bench", "job.yaml", "-j", "2x1", "--dry-run").stdout
     assert f"{far.ssh_dir.partition(' ')[0]}" in scripts and image[7:] in scripts and "#SBATCH --nodes=2" in scripts
     listed = far.kit("images", "--cluster", "far").stdout
-    assert re.search(rf"^small \* .* 1 +just now +job-.* {image[7:]}$", listed, re.MULTILINE), listed
+    assert re.search(rf"^small \* .* 1 +(\d+m )?\d+s ago +job-.* {image[7:]}$", listed, re.MULTILINE), listed
     far.there("bash", "-c", 'find "$1"/images "$1"/work -exec touch -h -d "9 days ago" {} +', "bash", far.ssh_dir)
     assert image[7:] in far.kit("images", "gc", "--yes", "--cluster", "far").stdout and left(far) == []
 

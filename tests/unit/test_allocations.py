@@ -469,6 +469,7 @@ def test_an_internal_error_is_two_lines_and_with_a_variable_its_traceback(monkey
 def test_images_without_a_word_are_listed_and_gc_lists_nothing_else(unused: Path, tmp_path: Path, kit_here) -> None:
     done = kit_here("images")
     assert done.code == 0 and done.out.splitlines()[0].split() == ["NAME", "SIZE", "BUILT", "RUNS", "LAST", "RUN", "FILE"]
+    assert "  30d 0h ago  " in done.out.splitlines()[1]
     done = kit_here("images", "gc", "--cluster", str(tmp_path / "site.yaml"))
     assert "NAME" not in done.out and done.out.splitlines()[-2:] == ["kit: 2 unused, 6 KiB", "kit: nothing is removed without --yes"]
 

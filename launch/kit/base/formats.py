@@ -36,12 +36,8 @@ def elapsed(seconds: float) -> str:
 
 
 def ago(moment_s: float) -> str:
-    """Return how long ago a moment was, in one unit: 3 h ago."""
-    seconds = max(0.0, time.time() - moment_s)
-    for unit, length in (("days", DAY_S), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return "just now"
+    """Return how long ago a moment was: 3h 12m ago."""
+    return f"{elapsed(time.time() - moment_s)} ago"
 
 
 def measured(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Optional
@@ -28,7 +27,7 @@ def show(statuses: Sequence[Status]) -> None:
         "STATE": [item.state for item in statuses],
         "CLUSTER": clusters if len({*clusters} - {"-"}) > 1 else [],
         "SHAPE": [item.run.shape for item in statuses],
-        "SUBMITTED": [f"{formats.elapsed(time.time() - it.run.created_s)} ago" for it in statuses],
+        "SUBMITTED": [formats.ago(it.run.created_s) for it in statuses],
         "TIME": [_time(item) for item in statuses],
         "EXIT": [_number(_usage(item).exit_code, "d") for item in statuses],
         "GPU HOURS": [_number(_usage(item).gpu_hours, ".1f") for item in statuses],

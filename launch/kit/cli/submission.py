@@ -121,9 +121,8 @@ def is_submitted_already(plan: Plan, answer: Answer) -> bool:
     """
     earlier = submitting.earlier(plan, sys.argv)
     if earlier:
-        age = f"{formats.elapsed(time.time() - earlier.created_s)} ago"
         said = (
-            f"the same command of {age} did submit job {earlier.id},"
+            f"the same command of {formats.ago(earlier.created_s)} did submit job {earlier.id},"
             " though its answer was lost: nothing is submitted now"
         )
         answer.give(earlier, said)

@@ -139,8 +139,8 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
         state = answer["state"]
         if typed.name in LASTING and state in ("running", "ended"):
             what = "goes on there" if state == "running" else "has ended there meanwhile"
-            ago = f"the same command of {formats.elapsed(time.time() - earlier.begun_s)} ago"
-            typed.say(f"{ago} {what}, and is not started again; its output:")
+            same = f"the same command of {formats.ago(earlier.begun_s)}"
+            typed.say(f"{same} {what}, and is not started again; its output:")
             call, request = earlier, replace(request, call=earlier.id)
         else:
             records.forget(earlier)

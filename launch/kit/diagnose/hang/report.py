@@ -73,7 +73,7 @@ def _shows(group: list[Process], stuck: Stuck) -> bool:
 
 
 def _age(stuck: Stuck) -> str:
-    return f"flight recorder, {formats.elapsed(max(0.0, time.time() - stuck.scene.at_s))} ago"
+    return f"flight recorder, {formats.ago(stuck.scene.at_s)}"
 
 
 def _recorded(words: Callable[[Shorten], str], folder: str) -> str:
