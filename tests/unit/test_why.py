@@ -767,7 +767,7 @@ def test_a_failed_job_without_any_log_has_a_run_directory_that_its_nodes_do_not_
     run = run_directory(tmp_path / "run", {})
     shutil.rmtree(run / "log")
     job = history.Run("7", str(run), "made", "2x2", 0.0)
-    queued = slurm.Queued("FAILED", "NonZeroExitCode", "", "", "", "", str(run))
+    queued = slurm.Queued("FAILED", "", "", "", "", "NonZeroExitCode", str(run))
     found = job_status.query(job, {"7": [queued]}, {})
     fix = "(run-directory-missing): submit from a folder on a file system that every node sees"
     assert (found.state, found.detail) == ("FAILED", f"its nodes do not see {run} {fix}")

@@ -54,14 +54,14 @@ class State(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """A job in Slurm's queue, or just out of it."""
+    """A job in Slurm's queue, or just out of it, in the order in which squeue tells of it."""
 
     state: str
-    reason: str
     start: str  # when it started, or is expected to; N/A where nobody knows
     elapsed: str
     limit: str
     nodes: str
+    reason: str
     folder: str  # where it works: for a job of kit's, its run directory
 
 
@@ -75,9 +75,9 @@ def of_folder(folder: str, since_s: float) -> list[Job]:
     rows = _rows(client.ask(squeue, SLURM_TIME_FORMAT=_SECONDS), "WORK_DIR")
     if shutil.which("sacct"):
         start = time.strftime("%Y-%m-%dT%H:%M", time.localtime(since_s - SKEW_S))
-        cluster = "Cluster," if client.names_clusters() else ""
+        column = "Cluster," if client.names_clusters() else ""
         options = ["--allocations", "--parsable2", f"--starttime={start}"]
-        sacct = client.of_cluster("sacct", *options, f"--format=JobID,Submit,{cluster}WorkDir")
+        sacct = client.of_cluster("sacct", *options, f"--format=JobID,Submit,{column}WorkDir")
         done = client.run(sacct, variables={"SLURM_TIME_FORMAT": _SECONDS})
         if done.returncode == 0:  # many sites keep no accounts
             rows += _rows(done.stdout, "WorkDir")
@@ -194,10 +194,9 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
         job_id, *rest = line.split("|", 7)
         if len(rest) != 7 or not _IDS.fullmatch(job_id) or not re.fullmatch("[A-Z_]+", rest[0]):
             continue
-        state, start, elapsed, limit, nodes, reason, folder = rest
-        if state == "REVOKED":  # another cluster of the federation has it
+        job = Queued(*rest)
+        if job.state == "REVOKED":  # another cluster of the federation has it
             continue
-        job = Queued(state, reason, start, elapsed, limit, nodes, folder)
         for item in task_numbers.ids(job_id):
             found.setdefault(item, []).append(job)
     return found
