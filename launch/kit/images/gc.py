@@ -113,9 +113,8 @@ def remove(found: Leftovers) -> list[Path]:
         elif item.file.exists():  # another `kit images gc` may have removed it
             stay.append(item.file)
     listed = {cache.path for cache in found.caches}
-    for cache in _kept_caches(found.scope) if listed else ():
-        if cache.path in listed:
-            Path(cache.path).unlink(missing_ok=True)  # a node that reads it goes on reading
+    for path in listed & {cache.path for cache in _kept_caches(found.scope)}:
+        Path(path).unlink(missing_ok=True)  # a node that reads it goes on reading
     for layer in found.layers:
         layer_cache.discard(layer.path)  # a build that reads it continues from the registry
     return stay
