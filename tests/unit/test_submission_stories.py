@@ -270,9 +270,7 @@ def clock(fake: Slurm) -> Any:
         monotonic=lambda: waited_s[0],
         sleep=sleep,
         strftime=time.strftime,
-        strptime=time.strptime,
         localtime=time.localtime,
-        mktime=time.mktime,
     )
 
 

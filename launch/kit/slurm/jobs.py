@@ -112,13 +112,8 @@ def _rows(answer: str, title: str) -> list[tuple[str, str, str, str]]:
 
 
 def _seconds(text: str) -> float:
-    """Return a time of squeue or sacct in seconds since 1970; inf if it cannot be read."""
-    if re.fullmatch("[0-9]{1,12}", text):
-        return float(text)
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return math.inf
+    """Return a time of squeue or sacct, asked for in seconds since 1970; inf if it is none."""
+    return float(text) if re.fullmatch("[0-9]{1,12}", text) else math.inf
 
 
 def same_folder(one: str, other: str) -> bool:
