@@ -87,7 +87,7 @@ def test_times_are_those_of_slurm(text: str, expected: int | None) -> None:
     "gres, expected", [("gpu:a100:4(S:0-1),gpu:2,nic:1", {"a100": 4, "": 2}), ("(null)", {}), ("gpu:3(IDX:0,2)", {"": 3}), ("mps:100,gpu:v100:1", {"v100": 1})]
 )
 def test_gpus_are_read_by_their_type(gres: str, expected: dict[str, int]) -> None:
-    assert gpu_request.of_node(gres) == expected
+    assert gpu_request.of_gres(gres) == expected
 
 
 @pytest.mark.parametrize(("allowed", "hidden"), [("root,staff", True), ("root,ml", False), ("ALL", False)])

@@ -121,7 +121,7 @@ def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
         if count.isdecimal() and int(count):  # a partition without nodes has 0
             names = tuple(feature for feature in features.split(",") if feature != "(null)")
             memory_mb = _number(memory) or 0
-            gpus = gpu_request.of_node(gres)
+            gpus = gpu_request.of_gres(gres)
             kind = Kind(int(count), _number(cpus) or 0, memory_mb, gpus, names)
             found[partition] = (*found.get(partition, ()), kind)
     return found

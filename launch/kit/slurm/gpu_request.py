@@ -41,7 +41,7 @@ def read(options: Mapping[str, Optional[str]]) -> list[GpuRequest]:
     return found
 
 
-def of_node(gres: str) -> dict[str, int]:
+def of_gres(gres: str) -> dict[str, int]:
     """Return {type: number} of what Slurm says that a node has: gpu:a100:4(S:0-1),gpu:2,nic:1."""
     return _by_type("gres", gres)
 

@@ -42,7 +42,7 @@ def all_nodes() -> list[NodeFacts]:
     for line in client.ask(["scontrol", "show", "node", "--oneliner"]).splitlines():
         facts = dict(re.findall(rf"(?:^| )({names})=(\S*)", line))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
-        gpus = sum(gpu_request.of_node(facts.get("Gres", "")).values())
+        gpus = sum(gpu_request.of_gres(facts.get("Gres", "")).values())
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]
         if name := facts.get("NodeName", ""):
             address, state = facts.get("NodeAddr", ""), facts.get("State", "")

@@ -201,7 +201,7 @@ def _states(partition: Partition) -> dict[str, str]:
     rows = [line.split("|") for line in lines if line.count("|") == 2]
     needs_gpus = partition.has_gpus
     return {
-        name: state for name, state, gres in rows if gpu_request.of_node(gres) or not needs_gpus
+        name: state for name, state, gres in rows if gpu_request.of_gres(gres) or not needs_gpus
     }
 
 
