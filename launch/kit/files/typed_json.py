@@ -86,9 +86,10 @@ def _value(kind: Any, value: Any, faults: list[str], place: str) -> Any:
     if origin is tuple:
         return _row(arguments, value)
     if origin is dict:
-        return {_item(str, name): _item(arguments[1], item) for name, item in _mapping(value)}
+        items = _mapping(value).items()
+        return {_item(str, name): _item(arguments[1], item) for name, item in items}
     if _has_fields(kind):
-        return read(kind, dict(_mapping(value)), faults, f"{place}.")
+        return read(kind, _mapping(value), faults, f"{place}.")
     return _scalar(kind, value, _CHECKS[kind])
 
 
@@ -98,10 +99,10 @@ def _scalar(kind: Any, value: Any, check: Callable[[Any], bool]) -> Any:
     return value
 
 
-def _mapping(value: Any) -> Any:
+def _mapping(value: Any) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise ValueError
-    return value.items()
+    return value
 
 
 def _row(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
