@@ -118,8 +118,8 @@ def _sweep(place: Place) -> bool:
     for lock in place.folder.glob(".*.lock"):
         stem = lock.name[1:-5]
         if stem != place.stem and re.fullmatch(rf".+-[0-9a-f]{{{DIGITS}}}", stem):
-            with _abandoned(place.folder, stem) as is_abandoned:
-                if is_abandoned:
+            with _held(place.folder, stem) as has_ended:
+                if has_ended:
                     found = True
                     if _remove_unfinished(place.folder, stem):
                         with suppress(OSError):
@@ -148,12 +148,12 @@ def is_abandoned(folder: Path, stem: str) -> bool:
     """Return whether a build that began on this machine has ended: it would hold its lock."""
     if folder.is_dir() and not (folder / f".{stem}.lock").exists():
         return True
-    with _abandoned(folder, stem) as found:
+    with _held(folder, stem) as found:
         return found
 
 
 @contextmanager
-def _abandoned(folder: Path, stem: str) -> Iterator[bool]:
+def _held(folder: Path, stem: str) -> Iterator[bool]:
     """Yield whether the lock's last build ran on this machine and has ended.
 
     Until the context ends, no other build can begin.
