@@ -95,7 +95,8 @@ def open_image(reference: str, note: Note = silent, *, wanted: str = "") -> oci.
         name = _digest(manifest["config"])
         parts = [(_digest(layer), _size(layer)) for layer in manifest["layers"]]
         document = _parsed(registry, registry.read(f"blobs/{name}"), name)
-        config = oci.Config.from_json(oci.checked(document, reference, wanted))
+        oci.check_machine(document, reference, wanted)
+        config = oci.Config.from_json(document)
     except (KeyError, TypeError, AttributeError, ValueError):
         raise KitError(
             f"{reference} is not an image, or is in Docker's format from before 2016",

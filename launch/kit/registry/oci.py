@@ -163,19 +163,19 @@ def _media_type(entry: dict[str, Any]) -> str:
     return str(entry.get("mediaType") or "").partition(";")[0].strip().lower()
 
 
-def checked(document: dict[str, Any], where: str, wanted: str = "") -> dict[str, Any]:
-    """Return the configuration itself. Raise KitError if it is for another kind of machine."""
+def check_machine(document: dict[str, Any], where: str, wanted: str = "") -> None:
+    """Raise KitError if the configuration is of an image for another kind of machine."""
     system, expected = document.get("os", "linux"), wanted or architecture()
     if document.get("architecture", expected) != expected or system != "linux":
         raise _wrong_architecture(where, {f"{system}/{document.get('architecture')}"}, wanted)
-    return document
 
 
 def _docker_archive(blobs: Blobs, reference: str, wanted: str) -> Image:
     named = [(tuple(entry.get("RepoTags") or ()), entry) for entry in blobs.json("manifest.json")]
     tags, entry = _only(named, reference, blobs.path)
     digest = sha256(blobs.read(entry["Config"]))
-    document = checked(blobs.json(entry["Config"]), str(blobs.path), wanted)
+    document = blobs.json(entry["Config"])
+    check_machine(document, str(blobs.path), wanted)
     diff_ids = (document.get("rootfs") or {}).get("diff_ids") or []
     padded = diff_ids + [""] * (len(entry["Layers"]) - len(diff_ids))
     layers = tuple(
@@ -206,14 +206,15 @@ def _oci_layout(blobs: Blobs, reference: str, note: Note, wanted: str) -> Image:
         entry = chosen(manifest, where, note, wanted)
         manifest = _read(blobs, entry)
     check_types(manifest, where)
-    config = Config.from_json(checked(_read(blobs, manifest["config"]), where, wanted))
+    document = _read(blobs, manifest["config"])
+    check_machine(document, where, wanted)
     layers = tuple(
         Layer(layer["digest"], place.size, place.chunks)
         for layer in manifest["layers"]
         for place in [blobs.find(_blob(layer))]
     )
     name = reference or (names[0] if names[0] != entry["digest"] else blobs.path.name)
-    return Image(name, entry["digest"], config, layers, wanted)
+    return Image(name, entry["digest"], Config.from_json(document), layers, wanted)
 
 
 def _read(blobs: Blobs, entry: dict[str, Any]) -> dict[str, Any]:
