@@ -250,6 +250,13 @@ def test_a_submission_waits_for_the_runs_that_it_names(tmp_path: Path, submit) -
     assert "dependency" not in (tmp_path / "run/run_script.sh").read_text()
 
 
+def test_a_submission_waits_for_both_jobs_of_one_run_directory(tmp_path: Path, tools, submit) -> None:
+    (Path(submitted(tmp_path, "1").folder) / "log/2").mkdir()  # of sbatch run_script.sh, by hand
+    tools("squeue", "\n".join(f"{job_id}|RUNNING|N/A|0:12|1:00|node1|None|@/train-1" for job_id in "12"))
+    done = submit("--after", "1", "--after", "2", "--output", "run")
+    assert done.stderr.splitlines() == ["kit: waits for train (1) to end well", "kit: waits for train (2) to end well"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [

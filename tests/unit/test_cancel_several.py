@@ -47,3 +47,31 @@ def test_tasks_are_named_by_their_ids(runs: None, tmp_path: Path, fake_slurm: Sl
     assert fake_slurm.calls("scancel") == ["5_2", "1", "5_0"] and len(fake_slurm.calls("squeue")) == 1
     refused = kit_here("cancel", "5", "1", "--task", "2")
     assert refused == (2, "", "kit: --task is for one array\n  fix: name each task by its id: kit cancel 5_2 1_2\n")
+
+
+@pytest.fixture
+def twice(tmp_path: Path, fake_slurm: Slurm) -> Path:
+    """A run directory with the jobs 12 and 13; the second one is of sbatch run_script.sh, by hand."""
+    folder = tmp_path / "12"
+    (folder / "log/13").mkdir(parents=True)
+    noted_run(folder, "train", 1, 1, "12", local=False)
+    fake_slurm.job("12", "PENDING", folder=str(folder))
+    fake_slurm.job("13", "RUNNING", folder=str(folder))
+    return folder
+
+
+def test_of_two_jobs_of_one_run_directory_each_is_cancelled(twice: Path, fake_slurm: Slurm, kit_here) -> None:
+    done = kit_here("cancel", "12", "13")
+    assert done == (0, "kit: train (12) is being cancelled\nkit: train (13) is being cancelled\n", "")
+    assert fake_slurm.calls("scancel") == ["12", "13"]
+
+
+def test_of_two_arrays_of_one_run_directory_each_has_its_own_tasks(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
+    folder = tmp_path / "12"
+    (folder / "log").mkdir(parents=True)
+    (folder / "log/slurm-13_5.out").touch()  # of sbatch --array=5 run_script.sh, by hand
+    noted_run(folder, "sweep", 1, 1, "12", local=False, array="0-2")
+    for task in ("12_0", "12_1", "12_2", "13_5"):
+        fake_slurm.job(task, "RUNNING", folder=str(folder))
+    done = kit_here("cancel", "12_0", "13_5")
+    assert (done.code, done.err, fake_slurm.calls("scancel")) == (0, "", ["12_0", "13_5"])

@@ -33,15 +33,14 @@ def cancel(word: str, task: Optional[int] = None) -> str:
 def cancel_all(words: Sequence[str], task: Optional[int] = None) -> Iterator[str | KitError]:
     """Cancel runs, and yield for each what came of it. Slurm is asked for all of them at once."""
     named = [_find(word, task) for word in words]
-    runs = {each[0].folder: each[0] for each in named if not isinstance(each, KitError)}
-    found = {each.run.folder: each for each in status.query(list(runs.values()))}
+    answers = iter(status.query([each[0] for each in named if not isinstance(each, KitError)]))
     for each in named:
         if isinstance(each, KitError):
             yield each
             continue
-        run, number = each
+        found, number = next(answers), each[1]
         try:
-            yield _cancel(array_status.task(found[run.folder], number), number)
+            yield _cancel(array_status.task(found, number), number)
         except KitError as error:
             yield error
 

@@ -12,6 +12,7 @@ from kit.plan.file_words import CONFIGURATIONS
 from kit.plan.plan import Plan
 from kit.runs import lookup, status, submit
 from kit.runs.history import Run
+from kit.runs.job_status import Status
 
 KINDS = {"ok": "afterok", "any": "afterany", "notok": "afternotok"}
 WORDS = {"ok": "to end well", "any": "to end", "notok": "to fail"}
@@ -36,14 +37,12 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
         problem = f"--after {words[0]} and the job's own {job_key} both say what to wait for"
         raise UsageError(problem, "keep one of them")
     given = [_wait(word) for word in words]
-    answers = status.query([wait.run for wait in given]) if ask else []
-    states = {item.run.folder: item for item in answers}
+    runs = [wait.run for wait in given]
+    answers = status.query(runs) if ask else [Status(run, run.state) for run in runs]
     waits, said = [], []
-    for wait in given:
-        found = states.get(wait.run.folder)
-        wait = wait._replace(run=found.run) if found else wait
-        state = (found.state if not found.active else "") if found else wait.run.state
-        _refuse_unknown(wait.run, state, found.detail if found else "")
+    for wait, found in zip(given, answers):
+        wait, state = wait._replace(run=found.run), "" if found.active else found.state
+        _refuse_unknown(wait.run, state, found.detail)
         if state and _is_over(wait, state):
             said.append(f"{wait.run} has ended already ({state}): nothing to wait for")
         elif wait not in waits:

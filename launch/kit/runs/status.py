@@ -37,7 +37,7 @@ def query(runs: list[Run]) -> list[Status]:
     """
     runs = [submit.settle(run) for run in runs]  # first: it tells the cluster, too
     found = _without_slurm(runs)
-    runs_left = [run for run in runs if run.folder not in found]
+    runs_left = [run for run in runs if run not in found]
     refusals = []
     for cluster in dict.fromkeys(run.asked_of for run in runs_left):
         of_cluster = [run for run in runs_left if run.asked_of == cluster]
@@ -46,11 +46,11 @@ def query(runs: list[Run]) -> list[Status]:
                 found |= _query_cluster(of_cluster)
         except KitError as error:
             refusals.append(error)
-            found |= {run.folder: _untold(run, error) for run in of_cluster}
+            found |= {run: _untold(run, error) for run in of_cluster}
     asked = {run.asked_of for run in runs_left if _is_slurms(run)}
     if refusals and len(refusals) >= len(asked):
         raise refusals[0]
-    return [found[run.folder] for run in runs]
+    return [found[run] for run in runs]
 
 
 def _untold(run: Run, error: KitError) -> Status:
@@ -58,13 +58,13 @@ def _untold(run: Run, error: KitError) -> Status:
     return Status(run, "UNKNOWN", error.problem) if _is_slurms(run) else _query_run(run, {}, None)
 
 
-def _without_slurm(runs: list[Run]) -> dict[str, Status]:
+def _without_slurm(runs: list[Run]) -> dict[Run, Status]:
     """Return the status of the runs that only Slurm knows, if it is not here but others are."""
     unknown = [run for run in runs if _is_slurms(run)]
     if len(unknown) == len(runs) or shutil.which("squeue"):
         return {}
     detail = "squeue is not installed here: ask on a login node of its cluster"
-    return {run.folder: Status(run, "UNKNOWN", detail) for run in unknown}
+    return {run: Status(run, "UNKNOWN", detail) for run in unknown}
 
 
 def _is_slurms(run: Run) -> bool:
@@ -72,31 +72,31 @@ def _is_slurms(run: Run) -> bool:
     return bool(run.id) and not run.state and not run.local
 
 
-def _query_cluster(runs: list[Run]) -> dict[str, Status]:
-    """Return {folder: status} of the runs of one cluster."""
-    runs = [run if run.local else history.latest(run) for run in runs]
-    unknown = list(filter(_is_slurms, runs))
+def _query_cluster(runs: list[Run]) -> dict[Run, Status]:
+    """Return {run: status} of the runs of one cluster; several may be of one folder."""
+    latest = {run: run if run.local else history.latest(run) for run in runs}
+    unknown = list(filter(_is_slurms, latest.values()))
     others = {sharing.owner(run.folder) for run in unknown} - {os.geteuid()}
     queue = slurm.queue(others) if unknown else {}
-    found = {run.folder: _query_run(run, queue, None) for run in runs}
-    lost = [
-        status.run
-        for status in found.values()
+    found = {given: _query_run(run, queue, None) for given, run in latest.items()}
+    lost = {
+        given: status.run
+        for given, status in found.items()
         if not status.run.local and any(each.state == "LOST" for each in (status, *status.tasks))
-    ]
+    }
     if not lost:
         return found
     try:
-        accounts = slurm.accounted([run.id for run in lost])
+        accounts = slurm.accounted([run.id for run in lost.values()])
     except slurm.Unsure:
-        if any(found[run.folder].state == "LOST" for run in lost):
+        if any(found[given].state == "LOST" for given in lost):
             raise
         accounts = None  # of an array the other tasks are known
-    own = slurm.cluster_name() if any(run.cluster for run in lost) else ""
-    for run in lost:
-        found[run.folder] = _query_run(run, queue, accounts)
-        if found[run.folder].state == "LOST":
-            found[run.folder] = _lost(found[run.folder], own)
+    own = slurm.cluster_name() if any(run.cluster for run in lost.values()) else ""
+    for given, run in lost.items():
+        found[given] = _query_run(run, queue, accounts)
+        if found[given].state == "LOST":
+            found[given] = _lost(found[given], own)
     return found
 
 
