@@ -66,6 +66,12 @@ def test_of_two_jobs_of_one_run_directory_each_is_cancelled(twice: Path, fake_sl
     assert fake_slurm.calls("scancel") == ["12", "13"]
 
 
+def test_a_job_that_waits_keeps_its_secrets_when_another_of_its_run_directory_is_cancelled(twice: Path, kit_here) -> None:
+    (twice / ".secrets").mkdir()
+    assert kit_here("cancel", "13").code == 0 and (twice / ".secrets").is_dir()
+    assert kit_here("cancel", "12").code == 0 and not (twice / ".secrets").exists()
+
+
 def test_of_two_arrays_of_one_run_directory_each_has_its_own_tasks(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
     folder = tmp_path / "12"
     (folder / "log").mkdir(parents=True)

@@ -85,7 +85,8 @@ def _cancel_jobs(run: Run, job_ids: set[str], number: Optional[int] = None) -> s
         for job_id in job_ids:
             slurm.cancel(job_id)
         history.note_cancelled(run, job_ids)
-    secret_file.forget(Path(run.folder), number)  # a job that waits would not do that itself
+    if not run.is_exact:  # another job of this folder may still need them
+        secret_file.forget(Path(run.folder), number)  # a job that waits would not do that itself
     return f"{run} is being cancelled"
 
 
