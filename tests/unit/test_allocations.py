@@ -18,6 +18,8 @@ import pytest
 from kit.api.job_request import JobRequest, Use
 from kit.base.errors import KitError, UsageError
 from kit.cli import entry, image_commands, messages
+from kit.config.notify import Notify
+from kit.config.yaml_source import Located
 from kit.images import gc as image_gc
 from kit.images import inventory
 from kit.plan.plan import Plan
@@ -474,13 +476,22 @@ def test_images_without_a_word_are_listed_and_gc_lists_nothing_else(unused: Path
     assert "NAME" not in done.out and done.out.splitlines()[-2:] == ["kit: 2 unused, 6 KiB", "kit: nothing is removed without --yes"]
 
 
+def policy_of_shell(request: JobRequest) -> tuple[str, Notify]:
+    policy = request.plan(request.load_or_none(), None, Use(code="live")).policy
+    return policy.on_preempt, policy.notify
+
+
 def test_a_shell_of_a_job_with_checkpoints_may_be_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks it for one."""
+    """Nobody asks it for one, and it sends no messages."""
     monkeypatch.chdir(tmp_path)
+    job = {"launcher": "srun", "runtime": "none", "on_preempt": "checkpoint"}
+    without = JobRequest(None, [], {key: Located(value, "test") for key, value in job.items()})
+    assert policy_of_shell(without) == ("none", Notify())
     (tmp_path / "job.yaml").write_text(
-        'command: [bash, -c, "true"]\non_preempt: checkpoint\ncheckpoint_s: 600\nmax_requeues: 3\ntime: 00:10:00\nruntime: none\n'
+        'command: [bash, -c, "true"]\non_preempt: checkpoint\ncheckpoint_s: 600\nmax_requeues: 3\nresubmit: true\n'
+        "notify: {command: [mail]}\ntime: 00:10:00\nruntime: none\n"
     )
     request = JobRequest(None, [], {})
-    assert request.plan(request.load_or_none(), None, Use(code="live")).policy.on_preempt == "none"
+    assert policy_of_shell(request) == ("none", Notify())
     with pytest.raises(UsageError, match="leaves nothing before `checkpoint_s`"):
         request.plan(request.load(), None, Use(code="live"))

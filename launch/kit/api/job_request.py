@@ -12,7 +12,7 @@ from kit.cluster import check
 from kit.config import job_file
 from kit.config.job import Job
 from kit.config.yaml_source import Located
-from kit.plan import resolve, this_machine
+from kit.plan import preemption, resolve, this_machine
 from kit.plan.plan import Plan
 from kit.runs import run_dir
 
@@ -52,10 +52,10 @@ class JobRequest:
         """Return the job for a shell, which can do without one; nobody starts a shell again."""
         if self.target is None and not os.path.isfile("job.yaml"):
             overrides = {"name": Located("shell", ""), **self.overrides}
-            return job_file.load("true", overrides, self.arguments, self.problems)
-        return replace(
-            self.load(), on_preempt=None, checkpoint_s=None, checkpoints=None, max_requeues=None
-        )
+            job = job_file.load("true", overrides, self.arguments, self.problems)
+        else:
+            job = self.load()
+        return replace(job, notify=None, **preemption.NEVER)
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""

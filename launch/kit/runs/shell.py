@@ -9,7 +9,6 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -18,7 +17,6 @@ from kit.base import assets, signals
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
 from kit.config import plugins
-from kit.config.notify import Notify
 from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
@@ -47,8 +45,6 @@ def shell(
         problem = "is for this machine: on a node it would start outside the job"
         raise UsageError(f"the runtime {plan.container.runtime} {problem}", "add --local")
     local.check_task(plan, task)
-    # Nobody else starts what is typed again.
-    plan = replace(plan, policy=replace(plan.policy, on_preempt="none", notify=Notify()))
     run = run_dir.write(plan)
     words = ["shell", node]
     (run / run_paths.SHELL).write_text(assets.part(run_paths.SHELL), encoding="utf-8")

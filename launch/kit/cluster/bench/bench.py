@@ -12,6 +12,7 @@ from kit.base.errors import Problems, UsageError
 from kit.config import bandwidth_target, job_file
 from kit.config.job import Job
 from kit.config.yaml_source import Located
+from kit.plan import preemption
 from kit.plan.plan import Plan, Snapshot
 from kit.plan.run_paths import RunPaths
 from kit.plan.source_files import Sources
@@ -55,13 +56,9 @@ def load(
     job = job_file.load(target or program, {**overrides, **command}, arguments, problems)
     name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
-    training: dict[str, Any] = dict.fromkeys(
-        (
-            *("sweep", "array", "max_restarts", "elastic"),
-            *("on_preempt", "checkpoint_s", "checkpoints", "max_requeues", "resubmit"),
-        )
-    )
+    training: dict[str, Any] = dict.fromkeys(("sweep", "array", "max_restarts", "elastic"))
     time = job.time if "time" in overrides else TIME
+    training |= preemption.NEVER
     return replace(job, **training, name=name, launcher=launcher, time=time, code="live")
 
 
