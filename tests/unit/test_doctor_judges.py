@@ -567,6 +567,16 @@ def test_nodes_that_the_job_does_not_get_are_not_asked(options: str, asked: set[
     assert not {"exclude", "nodelist"} & needs.slurm.keys()  # srun is told the nodes' names
 
 
+@pytest.mark.parametrize(("python", "needed"), [("python -W ignore", "torch"), (".venv/bin/python", "")])
+def test_the_nodes_own_python_alone_is_asked_for_a_package(python: str, needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "job.yaml").write_text(f"command: {python} train.py\nlauncher: srun\nruntime: none\n")
+    assert rounds._asked(Wanted("job.yaml"), on_slurm=False)[0].module == needed
+
+
 @pytest.mark.parametrize(("nodes", "asked"), [("1", {"node2"}), ("2", {"node1", "node2"}), ("1-2", {"node1", "node2"})])
 def test_a_job_of_more_nodes_than_its_list_may_have_others_too(nodes: str, asked: set[str], mixed: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(mixed))

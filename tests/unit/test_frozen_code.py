@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,18 +230,25 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
         (["train.py", "-c", "results.json", "--deepspeed=results.json"], ["CODE/train.py", "-c", "CODE/results.json", "--deepspeed=CODE/results.json"]),
         (["train.py", "results.json", "--hparams", "results.json"], ["CODE/train.py", "CODE/results.json", "--hparams", "CODE/results.json"]),
         (["python", "-m", "pkg.sub", "conf/a.yaml"], ["python", "RUN/module.py", "pkg.sub", "CODE/conf/a.yaml"]),
+        (["python3.11", "-m", "pkg.sub"], ["python3.11", "RUN/module.py", "pkg.sub"]),
+        (["PROJECT/.venv/bin/python", "-m", "pkg.sub"], ["PROJECT/.venv/bin/python", "RUN/module.py", "pkg.sub"]),
+        (["python", "-W", "ignore", "-Xdev", "-m", "pkg.sub"], ["python", "-W", "ignore", "-Xdev", "RUN/module.py", "pkg.sub"]),
         (["python", "-m", "timeit", "conf/a.yaml"], ["python", "-m", "timeit", "CODE/conf/a.yaml"]),
         # Nothing below the working directory.
         (["/usr/bin/env", "x"], None),
         (["bash", "-c", "python train.py"], None),
         (["python", "-m", "timeit"], None),
         (["python", "-m"], None),
+        (["python", "-", "-m", "pkg.sub"], None),
         (["python"], None),
     ],
 )
 def test_what_the_command_names_is_taken_from_the_snapshot(command: list[str], words: list[str], kit, project: Path) -> None:
     write(project, train_py="1", conf__a_yaml="1", run_sh="1", notes_txt="1", results_json="1", pkg__sub_py="1")
     (project / "tool").touch(mode=0o755)
+    (project / ".venv/bin").mkdir(parents=True)
+    (project / ".venv/pyvenv.cfg").touch()
+    (project / ".venv/bin/python").symlink_to(sys.executable)
     (project / "job.yaml").write_text(json.dumps({"command": [word.replace("PROJECT", str(project)) for word in command]}))
     done = kit("render", "job.yaml", "--output", "out", cwd=project)
     facts = json.loads((project / "out/run.json").read_text())
@@ -250,7 +258,9 @@ def test_what_the_command_names_is_taken_from_the_snapshot(command: list[str], w
         assert "\n  code:          live: the command names no file of the working directory\n" in done.stdout
         assert not (project / "out/code").exists() and "\nKIT_CODE=\n" in (project / "out/env.sh").read_text()
         return
-    assert facts["plan"]["program"]["command"] == [word.replace("CODE", f"{project}/out/code").replace("RUN", f"{project}/out") for word in words]
+    assert facts["plan"]["program"]["command"] == [
+        word.replace("CODE", f"{project}/out/code").replace("RUN", f"{project}/out").replace("PROJECT", str(project)) for word in words
+    ]
     assert str(project / "out") not in (project / "out/env.sh").read_text(), "the run directory may be moved"
     assert (project / "out/module.py").exists() == ("RUN/module.py" in words)
 

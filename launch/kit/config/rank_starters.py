@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 PYTHONS = re.compile(r"python[0-9.]*\Z")
+_PYTHONS_OPTION = re.compile(r"-(?![mc]?\Z)")  # but for -m, -c and a program on standard input: -
 MPI = ("mpirun", "mpiexec", "horovodrun")
 _ACCELERATE = ("python", "-m", "accelerate.commands.launch")
 # They start the ranks of their node themselves, and have options for which node it is.
@@ -51,15 +52,23 @@ _MODULE = ("-m", "--module")  # uv's, for `python -m`
 _WORD = re.compile(r"[A-Za-z_./~][\w./~@+-]*\Z", re.ASCII)  # may name a program
 
 
+def behind_python(words: Sequence[str]) -> int:
+    """Return where the program, -m or -c is behind a Python and its options; 0 without one."""
+    if not PYTHONS.match(os.path.basename(words[0])):
+        return 0
+    index = 1
+    while index < len(words) and _PYTHONS_OPTION.match(words[index]):
+        index += 2 if words[index] in ("-W", "-X") else 1  # -u, -W ignore
+    return index
+
+
 def beginning(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
     """Return what starts ranks at the beginning of a command, () for none, and the words behind."""
     name, rest = os.path.basename(words[0]), list(words[1:])
     if name in _MODULE:  # where `place` found it
         name, rest = "python", ["-m", *rest]
-    if PYTHONS.match(name):
-        name = "python"
-        while len(rest) > 1 and rest[0] != "-m" and rest[0].startswith("-"):
-            del rest[: 2 if rest[0] in ("-W", "-X") else 1]  # Python's own: -u, -W ignore
+    elif index := behind_python(words):
+        name, rest = "python", list(words[index:])
     found = (name, *rest[:2])
     for start in (*STARTERS, *OWN_LAUNCHERS):
         if found[: len(start)] == start and not _is_one_rank(start, rest):

@@ -15,7 +15,7 @@ from typing import Optional
 
 from kit.base import assets
 from kit.base.errors import Problems
-from kit.config import job_file, other_tools, shell_words, suggest, sweeps
+from kit.config import job_file, other_tools, rank_starters, shell_words, suggest, sweeps
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.files import safe_read
@@ -40,19 +40,18 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
     arguments.check(job, view, problems)
     if launcher and launcher.name not in other_tools.STARTED_ONCE:
         _check_own_launcher(job, launcher.name, problems)
-    script = _script(job.command)
-    if script is None:
+    if not is_path(job.command[0]):
         _check_word(job, view, problems)
-        return
-    for each in sweeps.programs(script, job.sweep):
-        _check_script(job, each, launcher, view, problems)
+    for file in _files(job.command):
+        for each in sweeps.programs(file, job.sweep):
+            _check_script(job, each, launcher, view, problems)
 
 
 def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     """Refuse a word without a slash that only names a file here: it is looked for on PATH alone."""
     folder = view.on_this_side(job.workdir or "")
     word = (job.command or ("",))[0]
-    if folder is None or shutil.which(word) or "PATH" in (job.env or {}):
+    if folder is None or word in PYTHONS or shutil.which(word) or "PATH" in (job.env or {}):
         return
     if word.endswith((".yaml", ".yml", ".json")):
         fix = f"name the program first: `command: train.py {word}`"
@@ -68,7 +67,7 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     elif os.path.isfile(os.path.join(folder, f"{word}.py")):
         fix = f"did you mean '{word}.py'? If it is a command of the image, write its whole path"
         say(job.where("command"), f"there is no command {word} here, but a program {word}.py", fix)
-    elif not view.has_container and word not in PYTHONS:
+    elif not view.has_container:
         fix = "correct the name, or write a path; ignore this if only the nodes have it"
         problems.warn(job.where("command"), f"there is no command {word} on this machine", fix)
 
@@ -152,7 +151,7 @@ def _check_syntax(script: str, path: str, problems: Problems) -> None:
 
 def imported(command: tuple[str, ...], view: FileView) -> str:
     """Return the first package for launchers that a program imports at its top level, or ""."""
-    script = _script(command) or ""
+    script = _script(command)
     path = view.on_this_side(script) if script.endswith(".py") else None
     text = beginning(path) if path else ""
     found = re.search(r"(?m)^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b", text)
@@ -169,11 +168,11 @@ def beginning(path: str) -> str:
 
 def missing(command: tuple[str, ...], view: FileView) -> Optional[str]:
     """Return the file that a command runs if it does not exist."""
-    script = _script(command) or ""
-    path = view.on_this_side(script) if script else None
-    if path is None or os.path.isfile(path) or _may_be_the_nodes(script, view):
-        return None
-    return path
+    for file in _files(command):
+        path = view.on_this_side(file)
+        if path and not os.path.isfile(path) and not _may_be_the_nodes(file, view):
+            return path
+    return None
 
 
 def _check_spawn(script: str, path: str, launcher: str, problems: Problems) -> None:
@@ -223,13 +222,17 @@ def spawns_at(path: str) -> Optional[int]:
     return None
 
 
-def _script(command: tuple[str, ...]) -> Optional[str]:
-    """Return the file that a command runs; None where kit cannot tell."""
-    first = command[0]
-    if first in PYTHONS:
-        words = command[_after_options(command) :]
-        return words[0] if words and words[0].endswith(".py") else None
-    return first if is_path(first) else None
+def _files(command: tuple[str, ...]) -> list[str]:
+    """Return the files that a command runs: .venv/bin/python and train.py, or only one."""
+    return list(dict.fromkeys(filter(is_path, (command[0], _script(command)))))
+
+
+def _script(command: tuple[str, ...]) -> str:
+    """Return the file that a command runs, such as Python's; empty where kit cannot tell."""
+    index = rank_starters.behind_python(command)
+    word = command[index] if index < len(command) else ""
+    is_script = word.endswith(".py") if index else is_path(word)
+    return word if is_script else ""
 
 
 def is_path(word: str) -> bool:
@@ -239,13 +242,6 @@ def is_path(word: str) -> bool:
 
 def module(command: tuple[str, ...]) -> Optional[int]:
     """Return the index of MODULE in a command `python -m MODULE`."""
-    index = _after_options(command)
-    is_module = command[0] in PYTHONS and command[index : index + 1] == ("-m",)
+    index = rank_starters.behind_python(command)
+    is_module = index > 0 and command[index : index + 1] == ("-m",)
     return index + 1 if is_module and len(command) > index + 1 else None
-
-
-def _after_options(command: tuple[str, ...]) -> int:
-    index = 1
-    while index < len(command) and command[index] in ("-u", "-O", "-B", "-s", "-I", "-E"):
-        index += 1
-    return index

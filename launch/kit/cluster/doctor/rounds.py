@@ -125,7 +125,7 @@ def _of_plan(plan: Plan) -> Needs:
         exclude=header.get("exclude", ""),
         program=_program(plan),
         needs_python=is_torchrun or _is_python(plan.program.command[0]),
-        module="torch" if is_torchrun else program.imported(plan.program.command, plan.view),
+        module="torch" if is_torchrun else _imported(plan),
         path=env.get("PATH", ""),
         is_set_up=_is_set_up(plan, env.get("PATH", "")),
     )
@@ -148,6 +148,12 @@ def _is_set_up(plan: Plan, path: str) -> bool:
 
 def _is_python(first: str) -> bool:
     return first in program.PYTHONS or first.endswith(".py")
+
+
+def _imported(plan: Plan) -> str:
+    """Return the package that a program needs of the nodes' own Python; empty where it has one."""
+    command = plan.program.command
+    return program.imported(command, plan.view) if _is_python(command[0]) else ""
 
 
 def _program(plan: Plan) -> str:
