@@ -57,6 +57,14 @@ def names(folder: str | Path) -> list[str]:
         return []
 
 
+def changed_ns(path: str | Path) -> int:
+    """Return when a file or folder was last written; 0 where there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def mapping(path: str | Path) -> dict[str, Any]:
     """Return the JSON object in a regular file. Raise OSError or ValueError if it holds none."""
     found = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -193,12 +192,8 @@ def _ahead_s(found: list[Event]) -> dict[Path, float]:
     last_s: dict[Path, float] = {}
     for event in found:
         last_s[event.file] = max(event.at_s, last_s.get(event.file, 0.0))
-    ahead_s = dict.fromkeys(last_s, 0.0)
-    for file, at_s in last_s.items():
-        with suppress(OSError):
-            written_s = os.stat(file).st_mtime
-            ahead_s[file] = written_s - at_s if abs(written_s - at_s) < _COPIED_S else 0.0
-    return ahead_s
+    ahead_s = {file: safe_read.changed_ns(file) / 1e9 - at_s for file, at_s in last_s.items()}
+    return {file: each if abs(each) < _COPIED_S else 0.0 for file, each in ahead_s.items()}
 
 
 def hosts(found: list[Event]) -> list[str]:

@@ -77,14 +77,6 @@ class LogEnd(NamedTuple):
     last_line: str
 
 
-def changed_ns(path: Path) -> int:
-    """Return when a file was last written; 0 where there is no such file."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
-
-
 def ends(run: RunPaths, job_id: str, found: list[events.Event]) -> list[LogEnd]:
     """Return the ends of the logs of an attempt, those of its nodes first, by its events."""
     # There may be 10,000 of them: only names are handled that need no look at the file system.

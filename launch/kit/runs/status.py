@@ -12,6 +12,7 @@ from typing import Optional
 from kit import slurm
 from kit.base import formats
 from kit.base.errors import KitError, UsageError
+from kit.files import safe_read
 from kit.runs import (
     array_status,
     events,
@@ -181,15 +182,12 @@ def _local(run: Run) -> Status:
 def recent(runs: list[Run]) -> list[Run]:
     """Return the runs that may be active, and those submitted or begun in the last day."""
     since_s = time.time() - formats.DAY_S
-    return [run for run in runs if not run.state or max(run.created_s, _begun_s(run)) > since_s]
+    return [run for run in runs if not run.state or _begun_s(run) > since_s]
 
 
 def _begun_s(run: Run) -> float:
     """Return when a job last began in the run directory, as far as is known."""
-    try:
-        return os.stat(run.paths.log).st_mtime
-    except OSError:
-        return 0.0
+    return max(run.created_s, safe_read.changed_ns(run.paths.log) / 1e9)
 
 
 def of_task(run: Run, number: Optional[int]) -> Status:

@@ -15,7 +15,7 @@ from typing import Optional
 
 from kit.diagnose.flight.dumps import ALL_RANKS, Call, Dump, Transfer, listed, read
 from kit.diagnose.flight.stuck import Collective, Scene, Stuck, Transfers
-from kit.runs import log_files
+from kit.files import safe_read
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
     if not waits:
         return None
     wanted = {rank: _wanted(rank, call, found) for rank, call in waits.items() if call.transfers}
-    at_s = max(map(log_files.changed_ns, dumps.values())) / 1e9
+    at_s = max(map(safe_read.changed_ns, dumps.values())) / 1e9
     scene = Scene(found, waits, wanted, at_s)
     stuck: list[Stuck] = [_collective(group, scene) for group in groups]
     stuck += [_transfers(rank, scene) for rank in wanted]

@@ -16,6 +16,7 @@ from kit.diagnose.flight.stuck import Shorten, Stuck
 from kit.diagnose.hang import hang, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.diagnose.hang.stacks import Process, Seen
+from kit.files import safe_read
 from kit.plan.plan import Plan
 from kit.runs import log_files
 
@@ -174,7 +175,7 @@ def _explain(why: str) -> tuple[str, str]:
 def last_words(ranks: Ranks, rank: int) -> Optional[tuple[float, str]]:
     """Return (seconds ago, the last line of a rank's log); None where it has no log."""
     path = ranks.run.paths.rank_log(ranks.run.id, ranks.attempt, rank)
-    changed_ns = log_files.changed_ns(path)
+    changed_ns = safe_read.changed_ns(path)
     return (time.time() - changed_ns / 1e9, log_files.last_line(path)) if changed_ns else None
 
 

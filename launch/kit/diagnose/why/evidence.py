@@ -17,7 +17,7 @@ from kit.diagnose.why.logs import TAIL, Log
 from kit.files import safe_read
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
-from kit.runs import events, log_files, run_record
+from kit.runs import events, run_record
 from kit.runs.events import Event, Failed
 from kit.runs.run_record import RunRecord
 from kit.slurm import sentences
@@ -67,7 +67,7 @@ class Evidence:
     def pause_s(self, failed: Failed) -> float:
         """Return the time between a rank's last output and its end."""
         log = self.paths.rank_log(self.job_id, self.attempt, failed.rank)
-        return failed.at_s - log_files.changed_ns(log) / 1e9 if failed.at_s else 0
+        return failed.at_s - safe_read.changed_ns(log) / 1e9 if failed.at_s else 0
 
     @cached_property
     def recorded(self) -> Optional[Stuck]:

@@ -97,6 +97,6 @@ def by_age(folder: Path, names: list[str]) -> list[str]:
     """Return the names, the oldest file first by the file server's clock."""
 
     def age(name: str) -> tuple[int, list[str]]:
-        return log_files.changed_ns(folder / name), natural(name)
+        return safe_read.changed_ns(folder / name), natural(name)
 
     return sorted(names, key=age)

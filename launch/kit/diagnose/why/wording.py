@@ -15,6 +15,7 @@ from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.diagnose.why.verdict import Finding
+from kit.files import safe_read
 from kit.runs import events, log_files
 from kit.runs.events import Failed
 
@@ -89,7 +90,7 @@ def unknown_cause(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
 def silence_until_now(evidence: Evidence) -> Iterator[str]:
     """Yield since when the ranks of a run that may go on have said nothing."""
     _, *logs = log_files.files(evidence.paths, evidence.job_id)
-    last_ns = max(map(log_files.changed_ns, logs), default=0)
+    last_ns = max(map(safe_read.changed_ns, logs), default=0)
     if last_ns and events.last(evidence.of_batch, "ranks_started"):
         what = f"its ranks have printed nothing for {formats.duration(time.time() - last_ns / 1e9)}"
         yield f"  {what}; where they are, if it runs: kit hang"
@@ -100,7 +101,7 @@ def silence_before_the_end(evidence: Evidence) -> Iterator[str]:
     stopped = events.last(evidence.of_batch, "stopped_by")
     # A node's log has the words of torchrun, too, which speaks of the end itself.
     logs = evidence.paths.attempt_logs(evidence.job_id, evidence.attempt)
-    last_s = max(map(log_files.changed_ns, logs.glob("rank*.out")), default=0) / 1e9
+    last_s = max(map(safe_read.changed_ns, logs.glob("rank*.out")), default=0) / 1e9
     if stopped and last_s and stopped.at_s - last_s >= SILENT_S:
         what = f"its ranks had printed nothing for {formats.duration(stopped.at_s - last_s)}"
         yield f"  before that {what}; next time, while it hangs: kit hang"
