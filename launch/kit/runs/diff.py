@@ -193,11 +193,7 @@ def _of_file(name: str, one: Optional[Path], two: Optional[Path], is_keyring: bo
     try:
         contents = [safe_read.start(path, MOST_BYTES + 1) for path in (one, two)]
         sizes = [path.stat().st_size for path in (one, two)]
-        if (
-            sizes[0] == sizes[1]
-            and contents[0] == contents[1]
-            and (sizes[0] <= MOST_BYTES or filecmp.cmp(one, two, shallow=False))
-        ):
+        if filecmp.cmp(one, two, shallow=False):
             return lines
     except OSError as error:
         return [*lines, f"{name}: cannot be compared: {error.strerror}"]
@@ -212,8 +208,7 @@ def _of_file(name: str, one: Optional[Path], two: Optional[Path], is_keyring: bo
 def _lines(one: str, two: str, name: str = "") -> list[str]:
     """Return the unified difference of two texts; its size alone where that is long."""
     before, after = one.splitlines(), two.splitlines()
-    found = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm="")
-    lines = [line.rstrip("\n") for line in found]
+    lines = list(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm=""))
     if not lines and one != two:
         return [f"{name}: the ends of its lines differ".lstrip(": ")]
     if len(lines) > MOST_LINES:
