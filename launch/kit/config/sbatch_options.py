@@ -19,19 +19,10 @@ OWNED = set(
     quiet verbose help usage version
     """.split()
 )
-SHORT = {
-    "A": "account",
-    "C": "constraint",
-    "c": "cpus-per-task",
-    "d": "dependency",
-    "p": "partition",
-    "q": "qos",
-    "w": "nodelist",
-    "x": "exclude",
-}
 # Every letter of sbatch, for scripts that use it.
 LETTERS = {
-    **SHORT,
+    **{"A": "account", "C": "constraint", "c": "cpus-per-task", "d": "dependency"},
+    **{"p": "partition", "q": "qos", "w": "nodelist", "x": "exclude"},
     **{"a": "array", "b": "begin", "B": "extra-node-info", "D": "chdir", "e": "error"},
     **{"F": "nodefile", "G": "gpus", "H": "hold", "i": "input", "J": "job-name", "k": "no-kill"},
     **{"L": "licenses", "m": "distribution", "M": "clusters", "n": "ntasks", "N": "nodes"},
@@ -49,6 +40,8 @@ COMMON = {
     "exclude": "NODES",
     "cpus-per-task": "N",
 }
+# The letters of these, and of what --after stands for.
+SHORT = {letter: name for letter, name in LETTERS.items() if name in {*COMMON, "dependency"}}
 # Options that Pyxis and the Container Engine add to srun, and the key of a job for each.
 CONTAINERS = {
     "container-image": "image",
