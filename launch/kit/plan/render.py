@@ -36,7 +36,7 @@ def render(plan: Plan) -> dict[str, str]:
     scripts = {
         run_paths.ENV: "\n".join(env),
         run_paths.SCRIPT: "\n".join([shebang, *sbatch_lines(plan.header), "#", rest]),
-        run_paths.launcher(launcher): assets.part(f"launchers/{launcher}.sh"),
+        f"{launcher}.sh": assets.part(f"launchers/{launcher}.sh"),
     }
     if plan.program.code and plan.program.code.is_module:
         scripts[run_paths.STARTER] = assets.part(run_paths.STARTER)

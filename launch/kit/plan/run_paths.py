@@ -24,11 +24,6 @@ ATTEMPT = "attempt"  # before the number, the folder of a later attempt in that 
 CONTINUED_BY = "continued-by"  # in the folder of a job: the id of the one that goes on with it
 
 
-def launcher(name: str) -> str:
-    """Return the name of a launcher's script."""
-    return f"{name}.sh"
-
-
 class RunPaths:
     """The paths of a run; those below log/ by the id of a job, or of a task of an array: 12_3."""
 

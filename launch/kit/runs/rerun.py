@@ -211,7 +211,7 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
 
 
 def _copy_scripts(old: RunPaths, new: RunPaths, launcher: str) -> None:
-    own = (run_paths.SCRIPT, run_paths.ENV, run_paths.launcher(launcher))
+    own = (run_paths.SCRIPT, run_paths.ENV, f"{launcher}.sh")
     optional = (run_paths.STARTER, *run_paths.LINES.values(), run_paths.PY_SPY)
     for name in (*own, *optional):
         if (old.folder / name).exists():

@@ -190,7 +190,7 @@ def give_up(run: Path) -> None:
 def _own_names(run: Path, record: RunRecord) -> list[str]:
     """Return what kit wrote into a run directory; last the record, by which it is known."""
     launcher = os.path.basename(run_record.plan_of(record).program.launcher)
-    scripts = [run_paths.ENV, run_paths.SCRIPT, run_paths.launcher(launcher), run_paths.STARTER]
+    scripts = [run_paths.ENV, run_paths.SCRIPT, f"{launcher}.sh", run_paths.STARTER]
     scripts += [*run_paths.LINES.values(), run_paths.PY_SPY, run_paths.SHELL, run_paths.JUPYTER]
     folders = (run_paths.SECRETS, run_paths.CODE, run_paths.LIBRARY)
     unfinished = (path.name for path in run.glob(".run.json.*"))
