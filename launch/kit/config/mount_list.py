@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit.base.errors import Problems
-from kit.config import data_images, paths, values
+from kit.config import paths, values
 from kit.config.yaml_source import Located, refuse_unknown
+
+SQUASHFS = (".sqsh", ".squashfs", ".sqfs")  # of files of data, whose content a mount shows
 
 
 class Mount(NamedTuple):
@@ -19,6 +21,11 @@ class Mount(NamedTuple):
     where: str
     is_data: bool = False  # a squashfs file, whose content appears at the target
     on_nodes: bool = False  # so that the machine of the submission may lack it
+
+
+def is_of_data(source: str, target: str) -> bool:
+    """Return whether a mount's paths say so: one that names a file is for the file itself."""
+    return source.endswith(SQUASHFS) and not target.rstrip("/").endswith(SQUASHFS)
 
 
 def parse(given: Located, problems: Problems) -> Optional[tuple[Mount, ...]]:
@@ -81,7 +88,7 @@ def _check_mount(mount: Mount, problems: Problems, *, asks_to_write: bool) -> Op
     elif mount.target == "/":
         problem = "a mount cannot replace the container's /"
         problems.add(mount.where, problem, "choose a folder, such as /data")
-    elif asks_to_write and data_images.is_named(mount.source, mount.target):
+    elif asks_to_write and is_of_data(mount.source, mount.target):
         problem = f"{mount.source} is a squashfs file, whose content cannot be written"
         problems.add(mount.where, problem, "leave `rw` or `read_only: false` out")
     else:

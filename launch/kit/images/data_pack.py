@@ -15,7 +15,7 @@ from typing import IO
 
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
-from kit.config import data_images
+from kit.config import mount_list
 from kit.files import locks
 from kit.images import packer
 
@@ -62,9 +62,9 @@ def _unfinished(target: Path) -> Iterator[tuple[Path, int]]:
 def _check(folder: Path, target: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"no such folder: {folder}", "name the folder with the data set")
-    if target.suffix not in data_images.SUFFIXES:
-        fix = f"a job knows such a file by its name: {target}{data_images.SUFFIXES[0]}"
-        raise UsageError(f"{target} does not end in {' or '.join(data_images.SUFFIXES)}", fix)
+    if target.suffix not in mount_list.SQUASHFS:
+        fix = f"a job knows such a file by its name: {target}{mount_list.SQUASHFS[0]}"
+        raise UsageError(f"{target} does not end in {' or '.join(mount_list.SQUASHFS)}", fix)
     if os.path.lexists(target):
         fix = "remove it, or name another file: kit images pack FOLDER FILE"
         raise KitError(f"{target} is there already", fix)

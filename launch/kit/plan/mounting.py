@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Optional
 
 from kit.base.errors import Problems
-from kit.config import data_images, expansion, paths, plugins
+from kit.config import expansion, mount_list, paths, plugins
 from kit.config.job import Job
 from kit.config.mount_list import Mount
 from kit.config.plugins import Plugin
+from kit.files import safe_read
 
+_MAGIC = b"hsqs"  # Linux's Documentation/filesystems/squashfs.rst
+_FACT = "mounts-data-images"  # of the runtimes that can
 # What the words of a runtime's `# mounts-refuse:` line stand for.
 CHARACTERS = {
     "space": " \t\n\r\v\f",
@@ -110,9 +113,9 @@ def is_there(path: str, mounts: list[Mount]) -> bool:
 
 def _as_data(mount: Mount, problems: Problems) -> Mount:
     """Return the mount as one of a squashfs file's content, if it is one."""
-    if not data_images.is_named(mount.source, mount.target) or os.path.isdir(mount.source):
+    if not mount_list.is_of_data(mount.source, mount.target) or os.path.isdir(mount.source):
         return mount
-    if data_images.is_squashfs(mount.source) is False:
+    if _is_squashfs(mount.source) is False:
         own_name = f"{mount.target.rstrip('/')}/{os.path.basename(mount.source)}"
         fix = (
             f"copy it again, or pack it again: kit images pack FOLDER; "
@@ -121,6 +124,14 @@ def _as_data(mount: Mount, problems: Problems) -> Mount:
         problem = f"{mount.source} has the name of a squashfs file, and is none"
         problems.add(mount.where, problem, fix)
     return mount._replace(read_only=True, is_data=True)
+
+
+def _is_squashfs(file: str) -> Optional[bool]:
+    """Return whether the file begins as squashfs does; None if it cannot be read here."""
+    try:
+        return safe_read.start(file, len(_MAGIC)) == _MAGIC
+    except OSError:
+        return None
 
 
 def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool) -> None:
@@ -143,8 +154,8 @@ def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool
 def check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:
     """Refuse what the runtime cannot mount: paths with some characters, contents of files."""
     for mount in mounts:
-        if mount.is_data and runtime.words(data_images.FACT) != ["yes"]:
-            able = [item for item in plugins.runtimes() if item.words(data_images.FACT) == ["yes"]]
+        if mount.is_data and runtime.words(_FACT) != ["yes"]:
+            able = [item for item in plugins.runtimes() if item.words(_FACT) == ["yes"]]
             others = " or ".join(f"`runtime: {item.name}`" for item in able)
             fix = f"use {others}; or unpack it: unsquashfs -d FOLDER {mount.source}"
             problem = f"{runtime.name} cannot mount the content of the squashfs file {mount.source}"
