@@ -5,25 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple, Optional
+from collections.abc import Iterator, Sequence
+from typing import Optional
 
 from kit.base.errors import Problems
 from kit.config import rank_starters
-
-
-class Tool(NamedTuple):
-    """kit's launcher that replaces a tool, and what stands for the tool's options."""
-
-    launcher: str
-    # Options for the number of ranks.
-    per_node: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    all_ranks: tuple[str, ...] = ()
-    variables: Mapping[str, str] = MappingProxyType({})  # of the program, by options
-    to_keep: str = "what the program needs of that goes into its arguments or `env`"
-
+from kit.config.rank_starters import STARTERS, Tool
 
 # Options that say which node this is and where the ranks meet, which kit settles itself, or that
 # are keys of any job.
@@ -31,38 +18,6 @@ _SETTLED = re.compile(
     r"((node|machine)-rank|(master|main|main-process|local)-(addr|address|ip|port)|rdzv-.+"
     r"|standalone|multi-gpu|same-network|hostfile|hosts?|H|no-ssh|use-env|no-python|max-restarts)\Z"
 )
-_TORCHRUN = Tool("torchrun", ("nproc-per-node",), ("nnodes",))
-_MPI = Tool("mpi", ("npernode", "ppn"), (), ("n", "np"))
-_ACCELERATE = Tool(
-    "torchrun",
-    (),
-    ("num-machines",),
-    ("num-processes",),
-    {
-        "cpu": "ACCELERATE_USE_CPU",
-        "mixed-precision": "ACCELERATE_MIXED_PRECISION",
-        "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    },
-    "to keep that, start accelerate itself on each node, under `script: |`",
-)
-LAUNCHERS: dict[tuple[str, ...], Tool] = {
-    **dict.fromkeys(rank_starters.TORCHRUN, _TORCHRUN),
-    ("accelerate", "launch"): _ACCELERATE,
-    ("python", "-m", "accelerate.commands.launch"): _ACCELERATE,
-    ("deepspeed",): Tool("torchrun", ("num-gpus",), ("num-nodes",)),
-    ("fabric", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
-    ("lightning", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
-    ("composer",): Tool("torchrun", ("n", "nproc"), (), ("world-size",)),
-    ("colossalai", "run"): Tool("torchrun", ("nproc-per-node",), ("num-nodes",)),
-    ("srun",): Tool(
-        "srun",
-        ("ntasks-per-node",),
-        ("nodes", "N"),
-        ("ntasks", "n"),
-        to_keep="what is asked of Slurm belongs under `slurm`",
-    ),
-    **dict.fromkeys(((name,) for name in rank_starters.MPI), _MPI),
-}
 _CONTAINERS = (
     "name the image, `image: FILE`, and only the program, `command: train.py`; "
     "folders go under `mounts`"
@@ -76,7 +31,7 @@ _OTHERS = {
 }
 # With which no command begins, whatever its job's launcher is.
 FIRST_WORDS = [
-    *(start[0] for start in LAUNCHERS if len(start) == 1 and start not in rank_starters.OF_NODE),
+    *(start[0] for start in STARTERS if len(start) == 1 and start not in rank_starters.OF_NODE),
     *_OTHERS,
 ]
 # Launchers that start a program once on each node, as a framework's own launcher must be.
@@ -97,7 +52,7 @@ def refuse(words: Sequence[str], where: str, problems: Problems, launcher: str =
     around = list(words[:index])
     start, rest = rank_starters.beginning(words[index:])
     is_wanted = launcher in STARTED_ONCE and start in rank_starters.OF_NODE
-    if (tool := LAUNCHERS.get(start)) and not is_wanted:
+    if (tool := STARTERS.get(start)) and not is_wanted:
         if inner := _inner(rest):  # srun torchrun ...
             refuse(inner, where, problems)
             return
@@ -128,7 +83,7 @@ def own_launcher(words: Sequence[str]) -> tuple[str, str]:
 def _inner(words: list[str]) -> list[str]:
     """Return the words from another such tool on, which the first one starts."""
     ends = range(_start(words))
-    return next((words[i:] for i in ends if rank_starters.beginning(words[i:])[0] in LAUNCHERS), [])
+    return next((words[i:] for i in ends if rank_starters.beginning(words[i:])[0] in STARTERS), [])
 
 
 def _counts(words: list[str], tool: Tool) -> list[str]:

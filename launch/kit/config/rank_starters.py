@@ -4,22 +4,68 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 PYTHONS = re.compile(r"python[0-9.]*\Z")
 _PYTHONS_OPTION = re.compile(r"-(?![mc]?\Z)")  # but for -m, -c and a program on standard input: -
 MPI = ("mpirun", "mpiexec", "horovodrun")
-_ACCELERATE = ("python", "-m", "accelerate.commands.launch")
+
+
+class Tool(NamedTuple):
+    """kit's launcher that replaces a tool, and what stands for the tool's options."""
+
+    launcher: str
+    # Options for the number of ranks.
+    per_node: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    all_ranks: tuple[str, ...] = ()
+    variables: Mapping[str, str] = MappingProxyType({})  # of the program, by options
+    to_keep: str = "what the program needs of that goes into its arguments or `env`"
+
+
+_TORCHRUN = Tool("torchrun", ("nproc-per-node",), ("nnodes",))
+_MPI = Tool("mpi", ("npernode", "ppn"), (), ("n", "np"))
+_ACCELERATE = Tool(
+    "torchrun",
+    (),
+    ("num-machines",),
+    ("num-processes",),
+    {
+        "cpu": "ACCELERATE_USE_CPU",
+        "mixed-precision": "ACCELERATE_MIXED_PRECISION",
+        "gradient-accumulation-steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    },
+    "to keep that, start accelerate itself on each node, under `script: |`",
+)
+TORCHRUN: dict[tuple[str, ...], Tool] = {
+    ("torchrun",): _TORCHRUN,
+    ("python", "-m", "torch.distributed.run"): _TORCHRUN,
+    ("python", "-m", "torch.distributed.launch"): _TORCHRUN,
+}
 # They start the ranks of their node themselves, and have options for which node it is.
-OF_NODE = {
-    *(("accelerate", "launch"), _ACCELERATE, ("deepspeed",), ("fabric", "run")),
-    *(("lightning", "run"), ("composer",), ("colossalai", "run")),
+OF_NODE: dict[tuple[str, ...], Tool] = {
+    ("accelerate", "launch"): _ACCELERATE,
+    ("python", "-m", "accelerate.commands.launch"): _ACCELERATE,
+    ("deepspeed",): Tool("torchrun", ("num-gpus",), ("num-nodes",)),
+    ("fabric", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
+    ("lightning", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
+    ("composer",): Tool("torchrun", ("n", "nproc"), (), ("world-size",)),
+    ("colossalai", "run"): Tool("torchrun", ("nproc-per-node",), ("num-nodes",)),
 }
-TORCHRUN = {
-    *(("torchrun",), ("python", "-m", "torch.distributed.run")),
-    ("python", "-m", "torch.distributed.launch"),
+STARTERS: dict[tuple[str, ...], Tool] = {
+    **TORCHRUN,
+    **OF_NODE,
+    ("srun",): Tool(
+        "srun",
+        ("ntasks-per-node",),
+        ("nodes", "N"),
+        ("ntasks", "n"),
+        to_keep="what is asked of Slurm belongs under `slurm`",
+    ),
+    **{(name,): _MPI for name in MPI},
 }
-STARTERS = {("srun",), *((name,) for name in MPI), *TORCHRUN, *OF_NODE}
 _OF_TRL, _OF_SWIFT = ("sft", "dpo", "grpo", "kto"), ("sft", "pt", "rlhf")
 _ONCE = "use `launcher: spawn`, which starts it once on each node, with the variables that it reads"
 # Programs that start torchrun or accelerate themselves, and what to write instead.

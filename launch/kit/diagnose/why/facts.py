@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from kit.base import quote, redact
-from kit.config import command_line
+from kit.config import command_line, other_tools
 from kit.diagnose.why import collectives
 from kit.diagnose.why.cause import NODE, NOTE, RANK
 from kit.diagnose.why.evidence import Evidence
@@ -16,8 +16,6 @@ from kit.diagnose.why.verdict import Finding
 from kit.runs import events
 from kit.runs.events import Failed
 from kit.runs.run_record import RunRecord
-
-OF_NODES = ("spawn", "ray")  # launchers that start one process on each node; its ranks are its own
 
 
 class Again:
@@ -115,7 +113,7 @@ def who(failed: Failed, evidence: Evidence) -> str:
 
     Under these launchers one process on each node starts ranks that nobody else knows.
     """
-    is_node = evidence.plan.program.launcher in OF_NODES
+    is_node = evidence.plan.program.launcher in other_tools.STARTED_ONCE
     return f"the program of node {failed.rank}" if is_node else f"rank {failed.rank}"
 
 

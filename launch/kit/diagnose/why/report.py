@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import UsageError
+from kit.config import other_tools
 from kit.diagnose.why import blame, facts, run_state, standing, verdict, wording
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
@@ -188,7 +189,7 @@ def _at_fault(
 def _describe_first(first: Failed, evidence: Evidence) -> str:
     """Return the rank at fault, its place, how it ended, and how many more ranks failed."""
     node = f" on {first.node}" if first.node else ""
-    is_node = evidence.plan.program.launcher in facts.OF_NODES
+    is_node = evidence.plan.program.launcher in other_tools.STARTED_ONCE
     local = f" (local rank {first.local_rank})" if first.local_rank and not is_node else ""
     more = len(evidence.failed) - (first.how == "failed" and first.code is not None)
     others = f"; {more} more rank{'s' * (more > 1)} recorded a failure" if more else ""
