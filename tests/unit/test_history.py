@@ -245,6 +245,7 @@ def test_the_end_of_a_log_is_read_and_nothing_before_where_an_attempt_begins(tmp
     log = tmp_path / "slurm-1.out"
     log.write_text("first\n" + "x" * 30000 + "last\n")
     assert log_files.tail(log, 6) == b"xlast\n" and log_files.tail(log, 100, begin=30008) == b"st\n"
+    assert log_files.tail(log, 6, begin=40000) == b"xlast\n", "it was written anew"
 
 
 def test_how_a_run_ended_is_told_by_its_last_attempt(tmp_path: Path) -> None:

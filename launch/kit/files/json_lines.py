@@ -38,7 +38,7 @@ def read(file: Path) -> Iterator[dict[str, Any]]:
     Yield none where there is no such file, or it cannot be read, which is reported once.
     """
     try:
-        lines = safe_read.end(file).split(b"\n")
+        lines = safe_read.end(file)[1].split(b"\n")
     except FileNotFoundError:
         return
     except OSError as error:

@@ -36,11 +36,16 @@ def read(path: str | Path, most: int = MOST) -> bytes:
         return file.read(most)
 
 
-def end(path: str | Path, most: int = MOST) -> bytes:
-    """Return the last bytes of a regular file. Raise OSError if it is something else."""
+def end(path: str | Path, most: int = MOST, begin: int = 0) -> tuple[int, bytes]:
+    """Return the last bytes of a regular file from `begin` on, and where they begin.
+
+    A file that ends before `begin` was written anew. Raise OSError if it is something else.
+    """
     with opened(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
-        return file.read(most)
+        size = os.fstat(file.fileno()).st_size
+        found = max(begin if begin <= size else 0, size - most)
+        file.seek(found)
+        return found, file.read(most)
 
 
 def start(path: str | Path, most: int = 1 << 20) -> bytes:

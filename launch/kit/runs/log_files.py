@@ -35,9 +35,7 @@ def read_at(file: IO[bytes], start: int, most: int) -> bytes:
 def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> bytes:
     """Return the last bytes of a file behind `begin`; none if it cannot be read."""
     try:
-        with safe_read.opened(path) as file:
-            file.seek(max(begin, file.seek(0, os.SEEK_END) - most))
-            return file.read(most)
+        return safe_read.end(path, most, begin)[1]
     except OSError:
         return b""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +56,7 @@ def read(path: Path, kind: str, most: int = TAIL, begin: int = 0) -> Log:
     found = re.fullmatch(r"rank(\d+)", path.stem) if kind == RANK else None
     rank = int(found[1]) if found else None
     try:
-        with safe_read.opened(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            begin = max(begin if begin <= size else 0, size - most)
-            file.seek(begin)
-            data = file.read(most)
+        begin, data = safe_read.end(path, most, begin)
     except OSError:
         return Log(path, kind, [], "", rank=rank)
     lines = data.decode("utf-8", "replace").split("\n")
