@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from kit.base.errors import KitError, Problems, UsageError
-from kit.config import profiles, yaml_source
+from kit.config import expansion, profiles, yaml_source
 from kit.config.job import Job
 from kit.config.job_file import is_yaml
 from kit.config.profiles import Cluster
@@ -121,9 +121,7 @@ def _cluster_of(job_file: str) -> Optional[str]:
     path = Path(job_file)
     if not is_yaml(path):
         return None
-    given = yaml_source.read(path, Problems()).get("cluster")
-    name = given.value if given else None
-    return profiles.anchored(name, path.absolute().parent) if isinstance(name, str) else None
+    return expansion.of_cluster([yaml_source.read(path, Problems())], path.absolute().parent)
 
 
 # ---------------------------------------------------------------- which run

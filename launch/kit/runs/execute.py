@@ -59,10 +59,7 @@ def _facts(run: Run) -> dict[str, str]:
 def _hosts(run: Run, hosts: list[str], node: Optional[str]) -> list[str]:
     if node == "all":
         return hosts
-    names = {
-        **{str(number): name for number, name in enumerate(hosts)},
-        **{name: name for name in hosts},
-    }
+    names = {**{str(at): name for at, name in enumerate(hosts)}, **dict(zip(hosts, hosts))}
     found = names.get(node or "0")
     if not found:
         raise UsageError(

@@ -74,8 +74,7 @@ def _used(place: Path) -> tuple[str, ...]:
     used: set[bytes] = set()
     for name in logs[:: -(-len(logs) // _MOST) or 1]:
         try:
-            with safe_read.opened(place / name) as file:
-                head = file.read(_HEAD)
+            head = safe_read.start(place / name, _HEAD)
         except OSError:
             continue
         used.update(next(filter(None, (set(words.findall(head)) for words in _WORDS)), set()))
