@@ -194,7 +194,7 @@ def _gpus(given: GivenOptions, tasks: int, draft: Draft) -> None:
 
 def no_gpus(name: str, value: str) -> list[str]:
     """Return what an option asks for beside GPUs: nvme:1."""
-    return [part for part in value.split(",") if name == "gres" and not gpu_request.of_node(part)]
+    return [part for part in value.split(",") if name == "gres" and not gpu_request.of_gres(part)]
 
 
 def ask_for_gpus(asked: GpuRequest, draft: Draft) -> bool:

@@ -212,7 +212,7 @@ class Starters:
         gres, has = self.draft.slurm.get("gres", ""), self.draft.keys.get("gpus_per_node")
         is_known = not HOLE.search(value) and not header.no_gpus(name, value)
         for asked in gpu_request.read({name: value}) if is_known else []:
-            is_same_type = set(asked.gpus) <= {"", *(gpu_request.of_node(gres) or asked.gpus)}
+            is_same_type = set(asked.gpus) <= {"", *(gpu_request.of_gres(gres) or asked.gpus)}
             if has and not (is_same_type and str(asked.of_node(self.draft.nodes)) == has):
                 of_job = has if is_same_type else gres
                 self.decide(f"{of_step}: the whole job has {of_job}")
