@@ -115,9 +115,9 @@ case "${1:-batch}" in
     node::begin
     "node::$1"
     ;;
-  missing) stage::missing ;;        # with stage sbcast
-  check) spares::answer "${@:2}" ;; # with spares
-  attach)                           # kit exec, on any machine where srun is
+  missing) node::begin && stage::missing ;; # with stage sbcast
+  check) spares::answer "${@:2}" ;;         # with spares
+  attach)                                   # kit exec, on any machine where srun is
     source "${KIT_RUN_DIR}/lib/exec.sh"
     exec::attach "${@:2}"
     ;;

@@ -197,6 +197,19 @@ def test_what_nodes_refuse_for_one_reason_is_said_once_with_all_their_names(tmp_
     assert capfd.readouterr().out.splitlines() == [refusal[0].replace(" local1", ""), refusal[1]]
 
 
+def test_what_nodes_refuse_when_they_are_asked_for_the_image_is_the_reason(tmp_path: Path) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"an image")
+    run = job(tmp_path, "task 0 0 || true\ntask 1 1 || true\nexit 1\n", image=str(image), stage="sbcast")
+    mine = tmp_path / f"kit-{os.getuid()}"
+    mine.symlink_to(tmp_path / "bin")  # whoever may write to /tmp can put one there first
+    assert begin(run).wait(60) == 1
+    assert said(run) == [
+        f"kit: error: local0 local1: {mine} belongs to somebody else",
+        "  fix: have it removed, or name another scratch folder in the cluster's profile",
+    ]
+
+
 def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) -> None:
     """Else Slurm would keep the whole job until its own time is up: the step's processes go on."""
     run = job(tmp_path, f"trap 'touch ended; exit 143' TERM\n{WAIT}")
