@@ -295,6 +295,24 @@ def test_a_job_that_is_ended_before_its_ranks_have_a_folder_ends_with_its_own_co
     assert not list(site.images.glob("*kit-cache-*"))
 
 
+def test_what_cannot_be_removed_is_a_warning_and_the_job_begins_cold(site: Site) -> None:
+    """As where something is mounted below it, or a file server keeps files that a program had open when it was killed. Here it is a link."""
+    site.job("first")
+    elsewhere = site.folder / "elsewhere"
+    elsewhere.mkdir()
+    half = f'rmdir "${{!##*=}}" && ln -s "{elsewhere}" "${{!##*=}}"; echo half >&2; exit 1'
+    stub(site.folder / "bin", "tar", f'if [[ "$*" == *--extract* ]]; then {half}; fi\nexec {shutil.which("tar")} "$@"\n')
+    run = site.run("second")
+    left = site.cache("first").name
+    for reason in ("half", f"cannot remove {site.folder}/second/kit-{os.getuid()}/cache/.{left}.unfinished"):
+        done = start(run, env=slurm(folders=(site.folder / "bin",)))
+        errors = (run / "log" / str(JOB_ID) / "local0.out").read_text()
+        assert done.returncode == 0, errors + done.stderr
+        assert f"kit: warning: local0: the kept compile caches are not used: {reason}\n" in errors
+        shutil.rmtree(site.cache("second"))
+    assert elsewhere.is_dir()
+
+
 BIG = 'mkdir -p "${TRITON_CACHE_DIR}" && head -c 3000000 /dev/urandom >"${TRITON_CACHE_DIR}/big"; echo done'
 
 

@@ -14,36 +14,34 @@ kept_cache::file() {
 }
 
 # kept_cache::seed FILE - fills an empty folder with what an earlier job kept. Whatever goes wrong, the job begins cold.
-kept_cache::seed() {
+kept_cache::seed() ( # its end closes what it opened
   local -r file="$1" unfinished="${KIT_CACHE_ROOT}/.${KIT_CACHE_DIR##*/}.unfinished"
   local lock kept said
   [[ -e "${file}" && ! -e "${KIT_CACHE_DIR}/.kit-kept" ]] || return 0
   if ! { exec {lock}>"$(kept_container::lock "${KIT_CACHE_DIR}")"; } 2>/dev/null || ! flock --timeout 300 "${lock}"; then
     kit::warn "the kept compile caches are not used: no lock in ${KIT_CACHE_ROOT}" "see who holds it: fuser ${KIT_CACHE_ROOT}/.*.lock; free some space there"
-  elif
-    rmdir -- "${KIT_CACHE_DIR}/cuda" 2>/dev/null || true
-    [[ -z "$(find "${KIT_CACHE_DIR}" -mindepth 1 -print -quit)" ]]
-  then # nobody filled it while we waited
-    # A cache is code that the ranks will run. What was opened is looked at: the name may lead to another file by now.
-    if [[ ! -f "${file}" ]] || ! { exec {kept}<"${file}"; } 2>/dev/null || [[ ! -f "/dev/fd/${kept}" || ! -O "/dev/fd/${kept}" ]]; then
-      kit::warn "the kept compile caches are not used: ${file} is not a readable file of your own" "look at it: ls -l ${file}; remove it, and the next job keeps its own"
-    elif ! said="$(kept_cache::unpack 2>&1 <&"${kept}")"; then
-      kit::warn "the kept compile caches are not used: ${said##*$'\n'}" "if the file is damaged: rm ${file}; free in ${KIT_CACHE_ROOT}: df -h ${KIT_CACHE_ROOT}"
-    fi
-    [[ -z "${kept:-}" ]] || exec {kept}<&-
-    kept_cache::discard "${unfinished}"
+    return
   fi
-  [[ -z "${lock:-}" ]] || exec {lock}>&-
-}
+  rmdir -- "${KIT_CACHE_DIR}/cuda" 2>/dev/null || true
+  [[ -z "$(find "${KIT_CACHE_DIR}" -mindepth 1 -print -quit)" ]] || return 0 # somebody filled it while we waited
+  # A cache is code that the ranks will run. What was opened is looked at: the name may lead to another file by now.
+  if [[ ! -f "${file}" ]] || ! { exec {kept}<"${file}"; } 2>/dev/null || [[ ! -f "/dev/fd/${kept}" || ! -O "/dev/fd/${kept}" ]]; then
+    kit::warn "the kept compile caches are not used: ${file} is not a readable file of your own" "look at it: ls -l ${file}; remove it, and the next job keeps its own"
+  elif ! said="$(kept_cache::unpack "${unfinished}" 2>&1 <&"${kept}")"; then
+    kit::warn "the kept compile caches are not used: ${said##*$'\n'}" "if the file is damaged: rm ${file}; free in ${KIT_CACHE_ROOT}: df -h ${KIT_CACHE_ROOT}"
+  fi
+  kept_cache::discard "${unfinished}" || true
+)
 
-# kept_cache::unpack - under the lock, from standard input: under another name, then moved over the empty folder, which fails if a program
-# has written there meanwhile.
+# kept_cache::unpack FOLDER - under the lock, from standard input: into FOLDER, then moved over the empty folder, which fails if a program has
+# written there meanwhile.
 kept_cache::unpack() {
-  kept_cache::discard "${unfinished}" && # left by a start that was killed
-    (umask 077 && mkdir -- "${unfinished}") &&
-    timeout 300 tar --extract --gzip --no-same-owner --no-same-permissions --directory="${unfinished}" &&
-    touch -- "${unfinished}/.kit-kept" && # everything before it is in the file
-    mv --no-target-directory -- "${unfinished}" "${KIT_CACHE_DIR}"
+  local -r folder="$1"
+  { kept_cache::discard "${folder}" || ! printf 'cannot remove %s\n' "${folder}"; } && # left by a start that was killed
+    (umask 077 && mkdir -- "${folder}") &&
+    timeout 300 tar --extract --gzip --no-same-owner --no-same-permissions --directory="${folder}" &&
+    touch -- "${folder}/.kit-kept" && # everything before it is in the file
+    mv --no-target-directory -- "${folder}" "${KIT_CACHE_DIR}"
 }
 
 kept_cache::discard() { [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CACHE_PATTERN}\.unfinished"; }
