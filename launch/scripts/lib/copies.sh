@@ -1,6 +1,7 @@
 # copies.sh - a copy of the image on every node's own disk, made once and reused; for the stages local and sbcast.
 
 source "${KIT_RUN_DIR}/lib/image.sh"
+source "${KIT_RUN_DIR}/lib/kept_container.sh"
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 # stage::use - from here on, KIT_IMAGE is the copy. It is named by content: a rebuilt image gets another one.
@@ -18,22 +19,13 @@ stage::make_folder() {
 # stage::has_copy - whether KIT_IMAGE, the copy, is there with its content, which a crash of the node may have lost.
 stage::has_copy() { [[ -s "${KIT_IMAGE}" && "$(image::fingerprint "${KIT_IMAGE}")" == "${KIT_FINGERPRINT}" ]]; }
 
-# stage::ensure FETCH - makes the copy unless it is there; FETCH SOURCE FILE DIGEST_FILE fills FILE.
+# stage::ensure FETCH - makes the copy, by FETCH SOURCE, unless it is there.
 stage::ensure() {
   local -r fetch="$1" source="${KIT_IMAGE}"
-  local -r lock_timeout_s=900
   stage::use
   stage::make_folder
-  if stage::has_copy; then
-    touch -c -- "${KIT_IMAGE}" # when it was last used, for `kit images gc`
-    return
-  fi
-  local lock
-  exec {lock}>"${KIT_IMAGE%/*}/.${KIT_IMAGE##*/}.lock"
-  flock --timeout "${lock_timeout_s}" "${lock}" ||
-    kit::die "another job has been copying ${source} to ${KIT_IMAGE} for 15 minutes" "look for it: fuser ${KIT_IMAGE}.unfinished"
-  stage::has_copy || "${fetch}" "${source}" # nobody made it while we waited
-  exec {lock}>&-
+  kept_container::make_once stage::has_copy "${KIT_IMAGE}" "copying ${source} to ${KIT_IMAGE}" "${fetch}" "${source}"
+  touch -c -- "${KIT_IMAGE}" # when it was last used, for `kit images gc`
 }
 
 # stage::accept FILE DIGEST SOURCE - moves a finished copy into place, if what the disk returns is what was read, and that is what

@@ -70,7 +70,8 @@ enroot::missing() {
 # enroot::ensure NAME - creates the container NAME from KIT_IMAGE in ENROOT_DATA_PATH unless it is there, whole.
 # It is unpacked under another name and moved into place, stamped.
 enroot::ensure() {
-  kept_container::make_once "${ENROOT_DATA_PATH}/$1" "creating $1" enroot::create "$1"
+  kept_container::make_once kept_container::is_whole "${ENROOT_DATA_PATH}/$1" "creating $1" enroot::create "$1"
+  kept_container::use "${ENROOT_DATA_PATH}/$1"
   enroot::open_folders "${ENROOT_DATA_PATH}/$1"
 }
 

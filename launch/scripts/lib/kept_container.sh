@@ -23,20 +23,18 @@ kept_container::stamp() { : >"$1/.kit-used" && printf '%s\n' "$2" >"$1/.kit-comp
 # kept_container::use FOLDER - notes, for `kit images gc`, that a job starts with it now.
 kept_container::use() { touch -c -- "$1/.kit-used"; }
 
-# kept_container::make_once FOLDER DOING COMMAND... - notes the use of FOLDER, which COMMAND makes first, under a lock, where it is not
-# there, whole. The warm path takes no lock. DOING says what COMMAND does.
+# kept_container::make_once IS_WHOLE PLACE DOING COMMAND... - makes PLACE by COMMAND, under a lock, unless `IS_WHOLE PLACE` succeeds: it is
+# there then, whole. The warm path takes no lock. DOING says what COMMAND does. A copy of an image is made so, too.
 kept_container::make_once() {
-  local -r folder="$1" doing="$2"
+  local -r is_whole="$1" place="$2" doing="$3"
   local lock file
-  if ! kept_container::is_whole "${folder}"; then
-    file="$(kept_container::lock "${folder}")"
-    exec {lock}>"${file}"
-    flock --timeout 900 "${lock}" ||
-      kit::die "another job has been ${doing} for 15 minutes" "look for it: fuser ${file}"
-    kept_container::is_whole "${folder}" || "${@:3}" # nobody made it while we waited
-    exec {lock}>&-
-  fi
-  kept_container::use "${folder}"
+  ! "${is_whole}" "${place}" || return 0
+  file="$(kept_container::lock "${place}")"
+  exec {lock}>"${file}"
+  flock --timeout 900 "${lock}" ||
+    kit::die "another job has been ${doing} for 15 minutes" "look for it: fuser ${file}"
+  "${is_whole}" "${place}" || "${@:4}" # nobody made it while we waited
+  exec {lock}>&-
 }
 
 # kept_container::used_s PATH - prints when a job last started with a container, or with a copy of an image.

@@ -27,7 +27,8 @@ packages::prepare() {
     scratch::make
     mkdir -p -- "${place%/*}"
   fi
-  kept_container::make_once "${place}" "unpacking ${KIT_PACKAGES}" packages::unpack "${place}"
+  kept_container::make_once kept_container::is_whole "${place}" "unpacking ${KIT_PACKAGES}" packages::unpack "${place}"
+  kept_container::use "${place}"
   ! scratch::is_noexec "${place%/*/*}" || packages::check_code "${place}"
 }
 
