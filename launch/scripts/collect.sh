@@ -6,7 +6,6 @@
 set -euo pipefail +o posix
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
-source "${KIT_RUN_DIR}/lib/remove.sh"
 source "${KIT_RUN_DIR}/lib/kept_container.sh"
 source "${KIT_RUN_DIR}/lib/runtimes.sh"
 

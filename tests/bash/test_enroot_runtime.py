@@ -163,6 +163,14 @@ def test_a_folder_without_a_stamp_under_the_containers_name_is_replaced(node: No
     assert node.containers() == {node.name(): FILES, f".{node.name()}.stale": {"etc/half-made": "x"}}
 
 
+def test_what_a_killed_start_left_and_nobody_can_remove_is_named(node: Node, tmp_path: Path) -> None:
+    left = node.data / f".{node.name()}.unfinished"
+    node.data.mkdir(parents=True, exist_ok=True)
+    left.symlink_to(tmp_path)  # kit removes no links
+    done = node.start()
+    assert (done.returncode, done.stderr) == (1, f"kit: error: node7: cannot remove {left}\n  fix: look what is in it, and remove it by hand\n")
+
+
 def test_a_rebuilt_image_gets_a_container_of_its_own_and_the_old_one_stays(node: Node) -> None:
     old = node.name()
     assert node.start().returncode == 0

@@ -3,7 +3,6 @@
 
 source "${KIT_RUN_DIR}/lib/kept_container.sh"
 source "${KIT_RUN_DIR}/lib/image_variables.sh"
-source "${KIT_RUN_DIR}/lib/remove.sh"
 
 # enroot::configured - prints where the site's enroot.conf puts containers.
 enroot::configured() {
@@ -95,19 +94,15 @@ enroot::open_folders() {
 
 # enroot::create NAME - under the lock.
 enroot::create() {
-  local -r name="$1"
-  local -r unfinished=".${name}.unfinished" stale=".${name}.stale"
+  local -r name="$1" unfinished=".$1.unfinished"
   local output
-  enroot::remove "${unfinished}" # left by a start that was killed
-  enroot::remove "${stale}"
-  # One without its stamp is not started again, but a job may be running in it, which a cleaner of /tmp robbed.
-  [[ ! -e "${ENROOT_DATA_PATH}/${name}" ]] || mv --no-target-directory -- "${ENROOT_DATA_PATH}/${name}" "${ENROOT_DATA_PATH}/${stale}"
+  kept_container::clear "${ENROOT_DATA_PATH}/${name}"
   kit::say "creating the container ${name} from ${KIT_IMAGE}"
   if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)" ||
     ! enroot::skip_entrypoint "${ENROOT_DATA_PATH}/${unfinished}" ||
     ! kept_container::stamp "${ENROOT_DATA_PATH}/${unfinished}" "image ${KIT_IMAGE}" ||
     ! mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"; then
-    enroot::remove "${unfinished}"
+    kept_container::discard "${ENROOT_DATA_PATH}/${unfinished}"
     printf '%s\n' "${output}" | tail -n 5 >&2
     kit::die "enroot cannot unpack ${KIT_IMAGE}" \
       "see the lines above: a damaged image is built or copied again; free in ${ENROOT_DATA_PATH}: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ')" image-damaged
@@ -119,9 +114,4 @@ enroot::create() {
 enroot::skip_entrypoint() {
   [[ -d "$1/etc" && ! -L "$1/etc" ]] || return 0 # a link may lead out of the container
   rm -f -- "$1/etc/rc" && printf 'exec "$@"\n' >"$1/etc/rc"
-}
-
-enroot::remove() {
-  [[ ! -e "${ENROOT_DATA_PATH}/$1" ]] || enroot remove --force "$1" >/dev/null 2>&1 ||
-    remove::tree "${ENROOT_DATA_PATH}/$1" "\.${KIT_CONTAINER_PATTERN}\.(unfinished|stale)"
 }

@@ -3,7 +3,6 @@
 # only: KIT_CACHE=keep
 
 source "${KIT_RUN_DIR}/lib/kept_container.sh"
-source "${KIT_RUN_DIR}/lib/remove.sh"
 
 KIT_CACHE_FILE='' # on the first node
 

@@ -3,6 +3,8 @@
 # rebuilt image gets a new container while running jobs keep theirs, and no container is ever of another image than its name says.
 # The runtimes reuse a container by its name alone; collect.sh (`kit images gc`) and probe.sh know one by KIT_CONTAINER_PATTERN.
 
+source "${KIT_RUN_DIR}/lib/remove.sh"
+
 # All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.
 KIT_CONTAINER_PATTERN='([a-z]+_)?kit-[0-9a-f]{16}'
 # And of the folders with compile caches, beside which lie the same locks: cache.sh.
@@ -35,6 +37,21 @@ kept_container::make_once() {
     kit::die "another job has been ${doing} for 15 minutes" "look for it: fuser ${file}"
   "${is_whole}" "${place}" || "${@:4}" # nobody made it while we waited
   exec {lock}>&-
+}
+
+# kept_container::clear FOLDER - under the lock, before one is made: removes what starts that were killed left of it. One without its stamp is
+# not used again, but a job may be running in it, or have it mounted or on its path, which a cleaner of /tmp robbed: it is moved aside.
+kept_container::clear() {
+  local -r hidden="${1%/*}/.${1##*/}"
+  kept_container::discard "${hidden}.unfinished"
+  kept_container::discard "${hidden}.stale"
+  [[ ! -e "$1" ]] || mv --no-target-directory -- "$1" "${hidden}.stale"
+}
+
+# kept_container::discard FOLDER - removes one of these two.
+kept_container::discard() {
+  [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CONTAINER_PATTERN}\.(unfinished|stale)" ||
+    kit::die "cannot remove $1" "look what is in it, and remove it by hand"
 }
 
 # kept_container::used_s PATH - prints when a job last started with a container, or with a copy of an image.

@@ -3,7 +3,6 @@
 # only: KIT_PACKAGES
 
 source "${KIT_RUN_DIR}/lib/kept_container.sh"
-source "${KIT_RUN_DIR}/lib/remove.sh"
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 # On the node's disk; the name is one of KIT_CONTAINER_PATTERN, so that `kit images gc` treats them as it does containers.
@@ -42,13 +41,9 @@ packages::check_code() {
 
 # packages::unpack PLACE - under the lock; whoever is killed leaves a folder that is not used.
 packages::unpack() {
-  local -r place="$1"
-  local -r unfinished="${place%/*}/.${place##*/}.unfinished" stale="${place%/*}/.${place##*/}.stale"
+  local -r place="$1" unfinished="${1%/*}/.${1##*/}.unfinished"
   local found
-  packages::remove "${unfinished}" # left by a start that was killed
-  packages::remove "${stale}"
-  # One without its stamp is not used again, but a job may have it mounted, or on its path, which a cleaner of /tmp robbed.
-  [[ ! -e "${place}" ]] || mv --no-target-directory -- "${place}" "${stale}"
+  kept_container::clear "${place}"
   [[ -r "${KIT_PACKAGES}" ]] ||
     kit::die "the packages ${KIT_PACKAGES} do not exist here or cannot be read" "put the project on a file system that every node sees; or submit again, which makes them anew" packages-missing
   scratch::need "${place%/*}" "${KIT_PACKAGES_BYTES}" "${KIT_PACKAGES}, unpacked,"
@@ -60,15 +55,9 @@ packages::unpack() {
     ! kept_container::stamp "${unfinished}" "packages ${KIT_PACKAGES}" ||
     ! chmod -R a-w -- "${unfinished}" ||
     ! mv --no-target-directory -- "${unfinished}" "${place}"; then
-    packages::remove "${unfinished}"
+    kept_container::discard "${unfinished}"
     kit::die "cannot unpack ${KIT_PACKAGES} to ${place%/*}" "see the line above; free there: df -h ${place%/*}" disk-full
   fi
-}
-
-# packages::remove FOLDER - one of these, which nobody may write to.
-packages::remove() {
-  [[ ! -e "$1" ]] || remove::tree "$1" "\.${KIT_CONTAINER_PATTERN}\.(unfinished|stale)" ||
-    kit::die "cannot remove $1" "look what is in it, and remove it by hand"
 }
 
 # packages::add - puts them behind what the job's own variables set.
