@@ -34,19 +34,6 @@ step::binds() {
   [[ -z "${KIT_LOOPBACK:-}" && "$(scontrol show config 2>/dev/null)" =~ TaskPlugin\ *=\ *('task/none'|'(null)') ]] || printf 'yes'
 }
 
-# step::least_cpus - prints how many CPUs the job has on the node where it has the fewest, of a list such as 128(x2),64; 0 where
-# Slurm does not say. With more for each task than one node has, Slurm would start none.
-step::least_cpus() {
-  local -r all="${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-0}}"
-  local each
-  local -i least=0
-  for each in ${all//,/ }; do
-    each="${each%%(*}"
-    ((least > 0 && each >= least)) || least=each
-  done
-  printf '%d' "${least}"
-}
-
 # step::choose_ranks_options - sets KIT_SRUN_RANKS.
 step::choose_ranks_options() {
   KIT_SRUN_RANKS=(
@@ -60,8 +47,9 @@ step::choose_ranks_options() {
     --output="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
   # A job without --cpus-per-task, such as one with --exclusive, has all CPUs of its nodes; but a bound task would get one.
+  # Slurm lists them as 128(x2),64, and would start no task with more than the node with the fewest has; 0 where it does not say.
   local -i cpus
-  cpus="$(step::least_cpus)"
+  cpus="$(printf '%s\n' "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-0}}" | tr , '\n' | cut -d '(' -f 1 | sort -n | sed -n 1p)"
   if [[ "${KIT_CPU_BIND}" != none && -z "${SLURM_CPUS_PER_TASK:-}" ]] && ((cpus > KIT_TASKS_PER_NODE)); then
     KIT_SRUN_RANKS+=(--cpus-per-task="$((cpus / KIT_TASKS_PER_NODE))")
   fi
