@@ -340,7 +340,6 @@ def test_a_container_from_before_the_sites_enroot_conf_named_a_place_is_used_fur
     KIT_SCRATCH='' OWN="$1/own" SITE="$1/site"
     enroot::has_own() { [[ "$1" == old ]]; }
     enroot::site_data_path() { printf '%s' "${SITE}"; }
-    scratch::make() { :; }
     enroot::set_paths() { ENROOT_DATA_PATH="${OWN}" ENROOT_RUNTIME_PATH="${OWN}" ENROOT_CACHE_PATH="${OWN}" ENROOT_TEMP_PATH="${OWN}"; }
     for name in old new; do
       (enroot::choose_paths "${name}" && echo "${ENROOT_DATA_PATH}")

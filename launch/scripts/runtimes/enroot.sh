@@ -29,7 +29,6 @@ enroot::choose_paths() {
     export ENROOT_DATA_PATH="${site}"
     return
   fi
-  scratch::make
   enroot::set_paths
   (umask 077 && mkdir -p -- "${ENROOT_DATA_PATH}" "${ENROOT_RUNTIME_PATH}" "${ENROOT_CACHE_PATH}" "${ENROOT_TEMP_PATH}") ||
     kit::die "cannot write to ${ENROOT_DATA_PATH} or ${KIT_MINE}" "check their owner and free space, or unset ENROOT_DATA_PATH"
@@ -39,10 +38,11 @@ enroot::choose_paths() {
     kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
 }
 
+# enroot::set_paths - wherever the containers are, Enroot needs a place of this user's for a start; for a mounted image that is all.
 enroot::set_paths() {
-  local -r mine="${KIT_SCRATCH:-/tmp}/kit-${UID}/enroot"
-  export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${mine}/data}"
-  export ENROOT_RUNTIME_PATH="${mine}/run" ENROOT_CACHE_PATH="${mine}/cache" ENROOT_TEMP_PATH="${mine}/tmp"
+  scratch::make
+  export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${KIT_MINE}/enroot/data}"
+  export ENROOT_RUNTIME_PATH="${KIT_MINE}/enroot/run" ENROOT_CACHE_PATH="${KIT_MINE}/enroot/cache" ENROOT_TEMP_PATH="${KIT_MINE}/enroot/tmp"
 }
 
 # enroot::has_own NAME - whether this container is where kit puts them by itself.
@@ -56,12 +56,6 @@ enroot::use_paths() {
   if [[ -n "${ENROOT_DATA_PATH:-}${KIT_SCRATCH}" ]] || enroot::has_own "$1"; then
     enroot::set_paths
   fi # else it is in the site's folder, which enroot knows by itself
-}
-
-# enroot::use_own_paths - for a mounted image: wherever the containers are, it needs only a place of this user's for its start.
-enroot::use_own_paths() {
-  scratch::make
-  enroot::set_paths
 }
 
 # enroot::is_mounted NAME - whether the image itself is started: the job says so, or leaves it to this node, which has no container of it.
@@ -80,7 +74,7 @@ runtime::prepare() {
   name="$(kept_container::name)"
   enroot::choose_paths "${name}"
   if enroot::is_mounted "${name}"; then
-    enroot::use_own_paths
+    enroot::set_paths
     ! mounted::settle : || return 0
   fi
   enroot::ensure "${name}"
@@ -95,7 +89,7 @@ runtime::exec() {
   enroot::set_devices
   local -a kit_args=(--rw)
   if enroot::is_mounted "${kit_container}"; then
-    enroot::use_own_paths
+    enroot::set_paths
     kit_args+=(--rc "${KIT_RUN_DIR}/lib/no_entrypoint.sh")
     kit_container="${KIT_IMAGE}"
     # Enroot waits only some tenths of a second for the mount: have what it reads, the file's head and its tables, in memory.
