@@ -23,8 +23,11 @@ collect::folders() {
   done
 }
 
-# Days since a job last started with it.
-collect::idle_days() { printf '%d' "$((($(date +%s) - $(kept_container::used_s "$1")) / 86400))"; }
+# Days since a job last started with it, a container or a copy of an image.
+collect::idle_days() { printf '%d' "$((($(date +%s) - $(collect::used_s "$1")) / 86400))"; }
+
+# collect::used_s PATH - prints when that was.
+collect::used_s() { stat -c %Y -- "$1/.kit-used" 2>/dev/null || stat -c %Y -- "$1/.kit-complete" 2>/dev/null || stat -c %Y -- "$1"; }
 
 # The mounts of a process name its container. Its variables name its compile cache, and without a container its packages, by the names
 # that these had at its start. A copy of an image may go while it is in use: its readers keep it.

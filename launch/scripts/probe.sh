@@ -108,6 +108,10 @@ probe::make() {
   done
 }
 
+# probe::count_gpus - prints the number of GPUs as Slurm counts them, where parts of one (MIG) are GPUs of their own, of what gpus::ask has
+# printed, which is the input.
+probe::count_gpus() { awk '/^GPU / { count++; is_whole = 1 } /^ +MIG / { if (!is_whole) count++; is_whole = 0 } END { print count + 0 }'; }
+
 probe::gpus() {
   local -a cards=(/proc/driver/nvidia/gpus/*/) names
   local said driver cuda
@@ -115,7 +119,7 @@ probe::gpus() {
   if said="$(gpus::ask 2>&1)"; then
     mapfile -t names < <(gpus::names <<<"${said}")
     probe::say gpus "${#names[@]}" "${#cards[@]}"
-    [[ "${said}" != *' MIG '* ]] || probe::say gpus-of-slurm "$(gpus::count <<<"${said}")"
+    [[ "${said}" != *' MIG '* ]] || probe::say gpus-of-slurm "$(probe::count_gpus <<<"${said}")"
     ((${#names[@]} == 0)) || probe::say gpu "${names[@]}"
   else
     probe::say gpus 0 "${#cards[@]}" "$(probe::last <<<"${said}")"

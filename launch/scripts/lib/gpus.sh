@@ -30,22 +30,8 @@ gpus::ask() {
 # gpus::names - prints the name of each GPU of what gpus::ask has printed, which is the input.
 gpus::names() { sed -n 's/ (UUID: .*//; s/^GPU [0-9]*: *//p'; }
 
-# gpus::count - prints the number of GPUs as Slurm counts them, where parts of one (MIG) are GPUs of their own, of the same input.
-gpus::count() { awk '/^GPU / { count++; is_whole = 1 } /^ +MIG / { if (!is_whole) count++; is_whole = 0 } END { print count + 0 }'; }
-
-# gpus::missing - prints "shows 1 of 2 GPUs" where there are fewer than the job asked for.
-gpus::missing() {
-  local kit_said
-  local -i kit_rc=0
-  kit_said="$(gpus::ask 2>/dev/null)" || kit_rc=$?
-  if ((kit_rc == 124)); then
-    printf 'has an nvidia-smi that has not answered within %s s' "${KIT_GPUS_TIMEOUT_S}"
-  else
-    gpus::missing_of "${kit_said}"
-  fi
-}
-
-# gpus::missing_of LISTING - the same, for what gpus::ask has printed. What are GPUs to Slurm may be parts of one.
+# gpus::missing_of LISTING - prints "shows 1 of 2 GPUs" where there are fewer than the job asked for in what gpus::ask has printed. What are
+# GPUs to Slurm may be parts of one.
 gpus::missing_of() {
   local -i kit_count
   kit_count="$(gpus::names <<<"$1" | grep -c .)" || kit_count=0

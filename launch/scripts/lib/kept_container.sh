@@ -54,9 +54,6 @@ kept_container::discard() {
     kit::die "cannot remove $1" "look what is in it, and remove it by hand"
 }
 
-# kept_container::used_s PATH - prints when a job last started with a container, or with a copy of an image.
-kept_container::used_s() { stat -c %Y -- "$1/.kit-used" 2>/dev/null || stat -c %Y -- "$1/.kit-complete" 2>/dev/null || stat -c %Y -- "$1"; }
-
 # kept_container::lock PATH - prints the file that is locked by who makes the container, or the copy of an image, at PATH.
 kept_container::lock() {
   local name="${1##*/}"

@@ -194,10 +194,22 @@ spares::answer() {
   elif [[ "${KIT_HEALTH:-}" == quick ]] && health::is_due; then
     : # it lists the GPUs itself, and one listing may take most of the time
   elif ((KIT_GPUS_PER_NODE > 0)) && command -v nvidia-smi >/dev/null; then
-    problem="$(gpus::missing)"
+    problem="$(spares::missing_gpus)"
   fi
   [[ -n "${problem}" || -z "${KIT_HEALTH:-}" ]] || ! health::is_due || problem="$(health::problem)"
   printf '%s|%s|%s\n' "$(kit::node)" "${unreached% }" "${problem}"
+}
+
+# spares::missing_gpus - prints "shows 1 of 2 GPUs" where there are fewer than the job asked for, or that this cannot be told.
+spares::missing_gpus() {
+  local listing
+  local -i rc=0
+  listing="$(gpus::ask 2>/dev/null)" || rc=$?
+  if ((rc == 124)); then
+    printf 'has an nvidia-smi that has not answered within %s s' "${KIT_GPUS_TIMEOUT_S}"
+  else
+    gpus::missing_of "${listing}"
+  fi
 }
 
 # spares::reaches HOST - slurmd listens there, so nothing of ours has to: what its port shows is the way there. Where the port is not
