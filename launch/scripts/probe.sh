@@ -69,7 +69,7 @@ probe::place() {
 # ---------------------------------------------------------------- this machine alone
 
 probe::machine() {
-  local version=none size free fact first second cuda
+  local version=none size free fact first second
   local -a words
   probe::say user "$(id -un)" "${UID}"
   probe::say bash "${BASH_VERSION}"

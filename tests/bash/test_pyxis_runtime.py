@@ -88,7 +88,7 @@ def test_the_sites_scope_of_containers_is_read(line: str, is_job: bool, tmp_path
     (tmp_path / "plugstack.conf").write_text(f"{line}\n")
     stub(tmp_path / "bin", "grep", f'exec /usr/bin/env -i /bin/grep "$1" "$2" "{tmp_path}/plugstack.conf"\n')
     done = bash(
-        'KIT_RUN_DIR="$1"; source "$1/lib/messages.sh"; source "$1/lib/environment.sh"; source "$1/runtimes/pyxis.sh"; pyxis::scope_is_job',
+        'KIT_RUN_DIR="$1"; source "$1/lib/messages.sh"; source "$1/lib/environment.sh"; source "$1/runtimes/pyxis.sh"; pyxis::says container_scope job',
         SCRIPTS,
         env=environment(tmp_path / "bin"),
     )

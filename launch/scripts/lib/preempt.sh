@@ -141,7 +141,7 @@ preempt::go_on() {
     exit "${KIT_GO_ON}"
   fi
   preempt::check_progress
-  local next how="Slurm starts this job again"
+  local how="Slurm starts this job again"
   [[ -z "${KIT_RESUBMIT:-}" ]] || how="another job goes on"
   kit::say "$1, progress: ${KIT_REACHED}; ${how}"
   if [[ -n "${KIT_RESUBMIT:-}" ]]; then
@@ -201,7 +201,6 @@ preempt::answer_request() {
 # preempt::submit - as preempt::sbatch, where the run cannot go on otherwise. Not when the ranks have ended: a site that cancels
 # preempted jobs leaves no time for that.
 preempt::submit() {
-  local next
   ! preempt::sbatch || return 0
   KIT_OUTCOME=FAILED
   # This script lives on: the ranks may still be writing, and Slurm would end them with it.
@@ -217,7 +216,7 @@ preempt::is_in_range() {
 
 # preempt::sbatch - submits a job for the same run directory, which begins when this one is gone.
 preempt::sbatch() {
-  local name
+  local name next
   local -r nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
   # The time that the user's submission waited for is over.
   local -a options=(--begin=now) unset=()

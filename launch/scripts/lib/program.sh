@@ -50,10 +50,7 @@ program::has_file() {
 # first Python that has one of the modules, unless one was found before; anything else as it is, and no Python is looked for.
 program::choose() {
   KIT_PROGRAM=("${KIT_COMMAND[@]}")
-  case "${KIT_PROGRAM[0]}" in
-    *.py | python | python3) ;;
-    *) return ;;
-  esac
+  [[ "${KIT_PROGRAM[0]}" == @(*.py|python|python3) ]] || return 0
   [[ -n "${KIT_PYTHON:-}" ]] || program::find_python "$@"
   [[ -n "${KIT_PYTHON}" ]] ||
     kit::die "there is no Python here (looked for python3 and python in ${PATH})" "choose an image that has it" no-torch

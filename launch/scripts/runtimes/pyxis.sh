@@ -71,7 +71,7 @@ runtime::prepare() {
   name="pyxis_$(kept_container::name)" # as Pyxis calls it
   ENROOT_DATA_PATH="$(enroot::site_data_path)" || ENROOT_DATA_PATH=''
   if pyxis::is_mounted "${name}" && pyxis::settle; then return; fi
-  ! pyxis::scope_is_job || return 0
+  ! pyxis::says container_scope job || return 0
   if [[ -n "${ENROOT_DATA_PATH}" ]]; then
     enroot::ensure "${name}"
   else # no folder here in which kit may make it: Pyxis does, or has done so for an earlier job
@@ -120,8 +120,6 @@ runtime::agree() {
   export KIT_UNPACK_ON_ALL=yes
   ready::wait_for_nodes
 }
-
-pyxis::scope_is_job() { pyxis::says container_scope job; }
 
 pyxis::mounts() { pyxis::says use_squashfuse '(1|[yY]([eE][sS])?|[tT]([rR][uU][eE])?)'; }
 
