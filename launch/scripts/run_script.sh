@@ -48,7 +48,7 @@ job::main() {
   source "${KIT_RUN_DIR}/lib/job.sh"
   environment::forget_shell
   job::begin
-  ! declare -F host_setup::conclude >/dev/null || host_setup::conclude
+  kit::if_there host_setup::conclude
 
   ((KIT_SPARES == 0)) || spares::choose
   job::choose_master "$#"
@@ -62,14 +62,14 @@ job::main() {
   stage::distribute
   event::note preparing
   ready::wait_for_nodes
-  ! declare -F runtime::agree >/dev/null || runtime::agree
+  kit::if_there runtime::agree
   job::note_facts
   (($# == 0)) || shell::start "$@"
 
   stage::use
   ranks::run
   ranks::check_ends
-  ! declare -F peers::warn >/dev/null || peers::warn
+  kit::if_there peers::warn
   kit::say "all ranks ended well"
 }
 

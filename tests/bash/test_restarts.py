@@ -301,6 +301,7 @@ def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, consider
 
 
 ENDS_RANKS = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 squeue() { printf '%s\\n' "squeue $*" >>"${NOTES}" && printf "${FOUND}"; }
 scancel() { printf '%s\\n' "scancel $*" >>"${NOTES}"; }
@@ -370,6 +371,7 @@ def test_what_slurm_has_taken_out_of_the_job_is_not_used_again(there: str, lost:
 
 
 ENDED_BY_SLURM = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 kit::say() { echo "$*"; }
 beat::step() { step=(env BATCH="$$" bash -c 'kill -TERM "${BATCH}"' ended); } # both at once
@@ -392,6 +394,7 @@ def test_where_slurm_ends_the_job_and_the_beats_at_once_the_script_hears_of_it(t
 
 
 SILENT = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 for found in "${@:4}"; do eval "${found}() { :; }"; done
 job::hosts() { printf '%s\\n' node1 node2 node3; }
@@ -411,6 +414,7 @@ beat::wait "${ranks}" || echo "the ranks ended with $?"
 
 
 DIE_TOGETHER = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 job::hosts() { printf '%s\\n' node1 node2 node3 node4; }
 lost::hosts() { printf '%s\\n' node1 node2 node3 node4 node5 node6; }
@@ -489,6 +493,7 @@ def test_where_the_ranks_have_ended_a_node_that_hears_no_other_waits_before_it_g
 
 
 BEATS_END = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 job::hosts() { printf '%s\\n' node1 node2; }
 lost::hosts() { job::hosts; }

@@ -141,6 +141,7 @@ def test_a_rank_that_waits_for_a_cpu_is_given_the_time_that_it_waits(tmp_path: P
 
 IN_PIECES = """
 KIT_STALL_S=9 NNODES=3
+source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 exec {KIT_BEATS}< <(printf '2 '; sleep 0.6; printf '1 7'; sleep 0.6; printf '7\\n'; exec sleep 30 2>&-)
 for ((i = 0; i < 200 && ${#KIT_SHARES[@]} == 0; i++)); do beat::listen; done

@@ -37,7 +37,7 @@ beat::begin() {
   )
   KIT_BEAT_PID=$!
   KIT_SRUN_RANKS+=(--job-name=ranks) # by which beat::end_ranks finds its step
-  ! declare -F stall::begin >/dev/null || stall::begin
+  kit::if_there stall::begin
 }
 
 # beat::step NAME - sets the caller's `step` to an srun that starts a task on each node beside the ranks, and that a node which is
@@ -56,7 +56,7 @@ beat::wait() {
     ((SECONDS > looked_s)) || continue
     # A first node that was itself stopped has heard nobody.
     ((SECONDS - looked_s < KIT_LATE_S / 2)) || beat::forgive
-    ! declare -F stall::forgive >/dev/null || stall::forgive "$((SECONDS - looked_s - 1))"
+    kit::if_there stall::forgive "$((SECONDS - looked_s - 1))"
     looked_s="${SECONDS}"
     beat::look "$1"
   done
@@ -110,7 +110,7 @@ beat::forgive() {
 # beat::look SRUN_PID - ends the ranks where a node that was there is silent, or where they stand still.
 beat::look() {
   beat::look_for_lost "$1" "${KIT_SILENT_S}"
-  ! declare -F stall::check >/dev/null || stall::check "$1"
+  kit::if_there stall::check "$1"
   # For the others, which end the job where this node is lost: see pulse.sh. Last, since the file system may take its time, which
   # beat::wait forgives before it looks again.
   ((SECONDS < KIT_ALIVE_AT)) || { KIT_ALIVE_AT=$((SECONDS + 10)) && printf '%d\n' "${SECONDS}" >"${KIT_LOG_DIR}/.alive"; } 2>/dev/null || true

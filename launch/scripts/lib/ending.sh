@@ -23,7 +23,7 @@ ending::leave() {
 
 # ending::forget [FACTS] - removes what must not outlive the job: what its host_setup has exported, and the values of secrets.
 ending::forget() {
-  ! declare -F host_setup::forget >/dev/null || host_setup::forget
+  kit::if_there host_setup::forget
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::forget "$@"
 }
 
@@ -185,7 +185,7 @@ ending::name_rank() {
   esac
   event::note blamed node "${at#-}" rank "${rank}" local_rank "${local_rank#-}" code "${code}" how "${how}" problem "${who} ${outcome}"
   ending::show_log "${at}: ${who} ${outcome}" "rank${rank}.out" "${after}"
-  ! declare -F restart::consider >/dev/null || restart::consider "${code}" "${rank}" "${at#-}"
+  kit::if_there restart::consider "${code}" "${rank}" "${at#-}"
   exit "${code}"
 }
 
@@ -242,7 +242,7 @@ ending::explain_silence() {
   event::note node_silent node "${node}" cause "${cause}" code "${code}" problem "${problem}" fix "${fix}"
   ending::show_log "${node:+${node}: }${problem}" "${log}"
   [[ -z "${fix}" ]] || printf '  fix: %s\n' "${fix}" >&2
-  ! declare -F restart::consider >/dev/null || restart::consider "${code}" "${rank}" "${node}"
+  kit::if_there restart::consider "${code}" "${rank}" "${node}"
   exit "${code}"
 }
 

@@ -12,6 +12,9 @@ kit::die() {
   exit 1
 }
 
+# kit::if_there FUNCTION WORD... - calls it where this run has the file that defines it.
+kit::if_there() { ! declare -F "$1" >/dev/null || "$@"; }
+
 # kit::start_again [NODE] - prints the command that starts this job again, without that node: of an array this task alone. The values of
 # secrets are gone when a run has ended, and kit alone reads them anew.
 kit::start_again() {

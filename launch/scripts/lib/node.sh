@@ -29,7 +29,7 @@ node::bring_container() {
   ((KIT_GPUS_PER_NODE == 0)) || gpus::bring_memory
   runtime::check
   runtime::prepare
-  ! declare -F mounts::try_data >/dev/null || mounts::try_data
+  kit::if_there mounts::try_data
 }
 
 # node::collect_facts - sets KIT_NODE_FACTS. A container may start from an empty environment or from its image's, so what

@@ -15,7 +15,7 @@ rank::run() {
   fi
   # shellcheck disable=SC2034  # peers.sh reads them
   local kit_has_peers='' kit_before=''
-  ! declare -F peers::begin >/dev/null || peers::begin
+  kit::if_there peers::begin
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.
   exec {kit_console}>&1 > >(
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program

@@ -60,7 +60,7 @@ spares::choose() {
 }
 
 # spares::go_on WHY - has a job whose ranks start again go back to the queue, where it may: Slurm finds better nodes then.
-spares::go_on() { [[ -z "${KIT_IS_AGAIN:-}" ]] || ! declare -F preempt::go_on >/dev/null || preempt::go_on "$1"; }
+spares::go_on() { [[ -z "${KIT_IS_AGAIN:-}" ]] || kit::if_there preempt::go_on "$1"; }
 
 # spares::ask MASTER... - has every node check itself, and whether it reaches these. Sets `problem`, and `deaf`: whom a node does not
 # reach.

@@ -92,7 +92,7 @@ stall::act() {
     return
   fi
   beat::end_ranks "$1"
-  ! declare -F restart::consider >/dev/null || restart::consider 1 '' '' stalled
+  kit::if_there restart::consider 1 '' '' stalled
   kit::die "the ranks stood still: ${what}" "where they stood: kit hang ${KIT_ID}" stalled
 }
 
