@@ -35,7 +35,7 @@ START = f"""
 {BASICS}
 source "$1" && shift
 source "${{KIT_RUN_DIR}}/runtimes/enroot.sh"
-[[ -z "${{MISSING+set}}" ]] || mounted::missing() {{ printf '%s' "${{MISSING}}"; }} # what this machine lacks, for a test
+[[ -z "${{MISSING+set}}" ]] || mounted_image::missing() {{ printf '%s' "${{MISSING}}"; }} # what this machine lacks, for a test
 runtime::check
 runtime::prepare
 if (($#)); then runtime::exec "$@"; fi
@@ -531,7 +531,7 @@ def test_what_is_missing_for_a_mount_is_found(tmp_path: Path) -> None:
     stub(tmp_path / "info", "enroot", "echo ENROOT_NATIVE_OVERLAYFS=${OVERLAY}\n")
     stub(tmp_path / "squashfuse", "squashfuse", "exit 0\n")
     stub(tmp_path / "unshare", "unshare", "exit 1\n")
-    body = 'source "${KIT_RUN_DIR}/lib/mounted.sh"; mounted::missing'
+    body = 'source "${KIT_RUN_DIR}/lib/mounted_image.sh"; mounted_image::missing'
 
     def missing(*folders: str, overlay: str = "no") -> str:
         env = environment(KIT_RUN_DIR=str(SCRIPTS), OVERLAY=overlay)

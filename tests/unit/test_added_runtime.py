@@ -124,7 +124,7 @@ def test_the_tools_that_are_looked_for_are_those_of_the_files(added: Path) -> No
 MAY_NAME = {
     "launch/scripts/runtimes/": "a runtime's own file",
     "launch/scripts/lib/enroot.sh": "what the files of two runtimes share",
-    "launch/scripts/lib/mounted.sh": "what the files of two runtimes share",
+    "launch/scripts/lib/mounted_image.sh": "what the files of two runtimes share",
     "launch/scripts/lib/data_images.sh": "mounts with a program of Enroot's",
     "launch/scripts/lib/no_entrypoint.sh": "what the files of two runtimes share",
     "launch/scripts/lib/oci.sh": "what the files of two runtimes share",

@@ -2,10 +2,10 @@
 # asking.sh - how a rank's program learns that a checkpoint is wanted.
 # only: KIT_ON_PREEMPT=checkpoint
 
-# rank::ask_for_checkpoint - reads the program's process id, and sends it SIGUSR1 each time the first node wants a checkpoint, as
+# asking::for_checkpoint - reads the program's process id, and sends it SIGUSR1 each time the first node wants a checkpoint, as
 # a line more in a file says. It looks every other second, without starting a process, until the rank closes its input. A process
 # that does not handle SIGUSR1 would die of it: it is not sent until it does, since a program may still be importing.
-rank::ask_for_checkpoint() {
+asking::for_checkpoint() {
   trap '' TERM INT HUP USR1 USR2
   local kit_program kit_answer kit_is_noted=''
   local -i kit_wanted kit_sent=0
@@ -19,20 +19,20 @@ rank::ask_for_checkpoint() {
     mapfile -t kit_requests 2>/dev/null <"${KIT_CHECKPOINT_FILE}" || true
     kit_wanted=$((${#kit_requests[@]} > 0 ? ${#kit_requests[@]} : 1))
     ((kit_wanted > kit_sent)) || continue
-    rank::find_handlers "${kit_program}"
+    asking::find_handlers "${kit_program}"
     if ((${#kit_handlers[@]} > 0)); then
       kill -USR1 "${kit_handlers[@]}" 2>/dev/null || true
       kit_sent=kit_wanted
       continue
     fi
-    [[ -n "${kit_is_noted}" ]] || rank::note_not_asked
+    [[ -n "${kit_is_noted}" ]] || asking::note_not_asked
     kit_is_noted=yes
   done
 }
 
-# rank::find_handlers PROCESS - sets the caller's kit_handlers to those that handle SIGUSR1: the process itself, or what it has
+# asking::find_handlers PROCESS - sets the caller's kit_handlers to those that handle SIGUSR1: the process itself, or what it has
 # started. What a handler has started, such as the workers that load its data, is its own affair; but a shell hands nothing on.
-rank::find_handlers() {
+asking::find_handlers() {
   local -a kit_processes=("$1")
   local -i kit_i
   local kit_exe
@@ -40,7 +40,7 @@ rank::find_handlers() {
   for ((kit_i = 0; kit_i < ${#kit_processes[@]}; kit_i++)); do
     kit_exe="$(readlink "/proc/${kit_processes[kit_i]}/exe" 2>/dev/null || true)"
     [[ "${kit_exe##*/}" == @(bash|dash|sh|ksh*|zsh|busybox) ]] || kit_exe=''
-    if rank::handles "${kit_processes[kit_i]}" "${kit_exe}"; then
+    if asking::handles "${kit_processes[kit_i]}" "${kit_exe}"; then
       kit_handlers+=("${kit_processes[kit_i]}")
       [[ -n "${kit_exe}" ]] || continue
     fi
@@ -48,9 +48,9 @@ rank::find_handlers() {
   done
 }
 
-# rank::handles PROCESS SHELL - whether it handles SIGUSR1, the kernel's bit 9. A SHELL with a trap for EXIT catches all signals,
+# asking::handles PROCESS SHELL - whether it handles SIGUSR1, the kernel's bit 9. A SHELL with a trap for EXIT catches all signals,
 # SIGVTALRM (bit 25) as well, to end itself by them in order: then its text says whether it means SIGUSR1.
-rank::handles() {
+asking::handles() {
   local kit_key kit_value='' kit_text=''
   local -a kit_words=()
   while read -r kit_key kit_value; do
@@ -69,7 +69,7 @@ rank::handles() {
   [[ -f "${kit_text}" ]] && grep -qs USR1 -- "${kit_text}"
 }
 
-rank::note_not_asked() {
+asking::note_not_asked() {
   event::note not_asked rank "${RANK}"
   kit::say "the program does not handle SIGUSR1, and would die of it: kit does not send it. Let it handle the signal, or look for \$KIT_CHECKPOINT_FILE, or use \`on_preempt: requeue\`" \
     2>>"${kit_log}"

@@ -11,7 +11,7 @@ rank::run() {
   exec {kit_asking}>/dev/null {kit_watching}>/dev/null
   if [[ -n "${KIT_CHECKPOINT_FILE:-}" ]]; then
     source "${KIT_RUN_DIR}/lib/asking.sh"
-    exec {kit_asking}> >(rank::ask_for_checkpoint)
+    exec {kit_asking}> >(asking::for_checkpoint)
   fi
   # shellcheck disable=SC2034  # peers.sh reads them
   local kit_has_peers='' kit_before=''

@@ -12,7 +12,7 @@
 
 source "${KIT_RUN_DIR}/lib/enroot.sh"
 source "${KIT_RUN_DIR}/lib/image.sh"
-source "${KIT_RUN_DIR}/lib/mounted.sh"
+source "${KIT_RUN_DIR}/lib/mounted_image.sh"
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
 runtime::check() {
@@ -75,7 +75,7 @@ runtime::prepare() {
   enroot::choose_paths "${name}"
   if enroot::is_mounted "${name}"; then
     enroot::set_paths
-    ! mounted::settle : || return 0
+    ! mounted_image::settle : || return 0
   fi
   enroot::ensure "${name}"
 }
@@ -119,5 +119,5 @@ runtime::folders() {
   enroot::configured
 }
 
-runtime::cannot_mount() { mounted::missing; }
-runtime::cannot_mount_data() { mounted::missing_fuse; }
+runtime::cannot_mount() { mounted_image::missing; }
+runtime::cannot_mount_data() { mounted_image::missing_fuse; }

@@ -11,7 +11,7 @@
 
 source "${KIT_RUN_DIR}/lib/enroot.sh"
 source "${KIT_RUN_DIR}/lib/image.sh"
-source "${KIT_RUN_DIR}/lib/mounted.sh"
+source "${KIT_RUN_DIR}/lib/mounted_image.sh"
 
 readonly PYXIS_MOUNTS_NOT="kit finds no use_squashfuse=1 in plugstack.conf (Pyxis 0.22 and later)"
 
@@ -94,10 +94,10 @@ pyxis::settle() {
   # shellcheck disable=SC2016 # the container's shell expands it
   local -r check='[[ ! -e /etc/rc || "$(</etc/rc)" == *rc.local* ]] || { echo "its /etc/rc would start its entrypoint" && exit 1; }'
   if pyxis::mounts; then
-    mounted::settle "${check}"
+    mounted_image::settle "${check}"
   else
     KIT_WHY_NOT="${PYXIS_MOUNTS_NOT}"
-    mounted::refuse
+    mounted_image::refuse
   fi
 }
 
@@ -138,5 +138,5 @@ runtime::exec() { exec "$@"; }
 runtime::folders() { enroot::site_data_path || true; } # else Pyxis makes its own
 
 runtime::cannot_mount() {
-  if pyxis::mounts; then mounted::missing; else printf '%s\n' "${PYXIS_MOUNTS_NOT}"; fi
+  if pyxis::mounts; then mounted_image::missing; else printf '%s\n' "${PYXIS_MOUNTS_NOT}"; fi
 }

@@ -1,23 +1,23 @@
 # shellcheck disable=SC2034  # run_script.sh reads what this file sets
-# mounted.sh - images that Enroot mounts instead of unpacking them: squashfuse reads the file, and an overlay in memory takes what is
+# mounted_image.sh - images that Enroot mounts instead of unpacking them: squashfuse reads the file, and an overlay in memory takes what is
 # written. For the runtimes enroot and pyxis.
 
-# mounted::missing - prints what this node lacks to mount an image, or nothing.
-mounted::missing() {
+# mounted_image::missing - prints what this node lacks to mount an image, or nothing.
+mounted_image::missing() {
   local overlay fuse
-  fuse="$(mounted::missing_fuse)"
+  fuse="$(mounted_image::missing_fuse)"
   overlay="$(enroot info 2>/dev/null | sed -n 's/^ *ENROOT_NATIVE_OVERLAYFS=//p')" || true
   if [[ -n "${fuse}" ]]; then
     printf '%s\n' "${fuse}"
   elif [[ "${overlay}" != @(|n|no|f|false) ]]; then
-    mounted::has_overlay || printf "%s\n" "the kernel's overlay does not work in user namespaces, and enroot.conf does not say ENROOT_NATIVE_OVERLAYFS no"
+    mounted_image::has_overlay || printf "%s\n" "the kernel's overlay does not work in user namespaces, and enroot.conf does not say ENROOT_NATIVE_OVERLAYFS no"
   elif ! command -v fuse-overlayfs >/dev/null; then
     printf 'fuse-overlayfs is not installed\n'
   fi
 }
 
-# mounted::missing_fuse - the same of a file that needs no overlay.
-mounted::missing_fuse() {
+# mounted_image::missing_fuse - the same of a file that needs no overlay.
+mounted_image::missing_fuse() {
   if ! command -v squashfuse >/dev/null; then
     printf 'squashfuse is not installed\n'
   elif [[ ! -r /dev/fuse || ! -w /dev/fuse ]]; then
@@ -25,16 +25,16 @@ mounted::missing_fuse() {
   fi
 }
 
-# mounted::has_overlay - whether a user may mount the kernel's overlay (5.11 and later).
-mounted::has_overlay() {
+# mounted_image::has_overlay - whether a user may mount the kernel's overlay (5.11 and later).
+mounted_image::has_overlay() {
   # shellcheck disable=SC2016 # the inner shell expands it
   unshare --user --map-root-user --mount sh -c 'mount -t tmpfs none "$1" && cd "$1" && mkdir lower upper work all &&
     mount -t overlay none -o lowerdir=lower,upperdir=upper,workdir=work all' sh "${TMPDIR:-/tmp}" >/dev/null 2>&1
 }
 
-# mounted::try CHECK - mounts the image and runs CHECK in it, a line of bash: whether this node can start it so. Sets KIT_WHY_NOT if not.
+# mounted_image::try CHECK - mounts the image and runs CHECK in it, a line of bash: whether this node can start it so. Sets KIT_WHY_NOT if not.
 # Enroot waits some tenths of a second for the mount, which a disk that has to read the file may miss; the next time it is in memory.
-mounted::try() {
+mounted_image::try() {
   local -r check="$1"
   local said
   local -i tries
@@ -46,7 +46,7 @@ mounted::try() {
       sleep 0.1 # the kernel ends them a moment after it has closed what they held
       return
     fi
-    KIT_WHY_NOT="$(mounted::missing)"
+    KIT_WHY_NOT="$(mounted_image::missing)"
     [[ -z "${KIT_WHY_NOT}" ]] || return 1
     KIT_WHY_NOT="$(grep -v '^[[:space:]]*$' <<<"${said}" | tail -n 1)" || KIT_WHY_NOT='enroot does not say why'
     ((tries == 3)) || kit::say "cannot mount ${KIT_IMAGE}, and tries again: ${KIT_WHY_NOT}"
@@ -55,18 +55,18 @@ mounted::try() {
   return 1
 }
 
-# mounted::settle CHECK - whether this node mounts the image, which is tried.
-mounted::settle() {
-  if mounted::try "$1"; then
+# mounted_image::settle CHECK - whether this node mounts the image, which is tried.
+mounted_image::settle() {
+  if mounted_image::try "$1"; then
     kit::say "mounting ${KIT_IMAGE} instead of unpacking it"
     KIT_IN_PLACE=yes
   else
-    mounted::refuse
+    mounted_image::refuse
   fi
 }
 
-# mounted::refuse - says why this node does not mount the image, which ends a job with `unpack: no`; fails.
-mounted::refuse() {
+# mounted_image::refuse - says why this node does not mount the image, which ends a job with `unpack: no`; fails.
+mounted_image::refuse() {
   [[ "${KIT_UNPACK}" != no ]] ||
     kit::die "cannot mount ${KIT_IMAGE}: ${KIT_WHY_NOT}" "have it unpacked: \`unpack: yes\`, or auto; what is missing: kit doctor" image-not-mounted
   kit::say "unpacking the image, since this node cannot mount it: ${KIT_WHY_NOT}"
