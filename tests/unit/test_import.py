@@ -848,19 +848,33 @@ def test_no_secret_of_an_option_reaches_the_job_file(line: str) -> None:
 def test_a_harmless_value_is_no_secret_whatever_its_name() -> None:
     for line in ("#SBATCH --export=MAX_TOKENS=512\n./a", "MAX_TOKENS=512 srun ./a", "export MAX_TOKENS=512\n./a"):
         assert keys(f"{line}\n")["env"] == {"MAX_TOKENS": "512"}
+    assert "1234" not in convert("#SBATCH --export=DB_PASSWORD=1234\n./a\n").job
+
+
+def test_an_option_that_names_a_variable_of_the_script_takes_that_one() -> None:
+    job = keys("export HF_TOKEN=$(cat ~/.hf_token)\nexport MAX_TOKENS=512 A=1\nmpirun -x HF_TOKEN -x MAX_TOKENS -x A ./a\n")
+    assert (job["secrets"], job["env"], job.get("inherit")) == ({"HF_TOKEN": {"command": "cat ~/.hf_token"}}, {"MAX_TOKENS": "512", "A": "1"}, None)
+
+
+@pytest.mark.parametrize("line", ["srun --export=ALL,WANDB_API_KEY=topsecret$Y ./a", "WANDB_API_KEY=topsecret$(cat /x) srun ./a"])
+def test_a_secret_beside_what_only_the_job_knows_does_not_reach_the_job_file(line: str) -> None:
+    found = convert(f"Y=$(date)\n{line}\n")
+    assert "topsecret" not in found.job and yaml.safe_load(found.job)["secrets"] == ["WANDB_API_KEY"]
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("srun --export=ALL,SLURM_FOO=1 ./a", ["SLURM_FOO is set by the launch itself and cannot be set by a job"]),
-        ("srun --export=ALL,1X=3 ./a", ["'1X=3' cannot be a variable's name"]),
+        ("srun --export=ALL,1X=3 ./a", ["'1X' cannot be a variable's name"]),
+        ("srun --export=ALL,HF-TOKEN=topsecret ./a", ["'HF-TOKEN' cannot be a variable's name"]),
         ("mpirun -x $(list) -x MASTER_PORT ./a", ["'$(list)' cannot be a variable's name"]),
     ],
 )
 def test_a_name_that_kit_refuses_is_not_in_the_job_file(line: str, expected: list[str]) -> None:
     found = convert(f"{line}\n")
     assert ([entry.reason for entry in found.entries if entry.kind == DECIDE], {"env", "inherit"} & yaml.safe_load(found.job).keys()) == (expected, set())
+    assert "topsecret" not in found.job
 
 
 def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -> None:

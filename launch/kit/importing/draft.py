@@ -17,8 +17,9 @@ CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"
 
 
 def is_secret(name: str, text: str) -> bool:
-    """Return whether a script gives a variable a secret: MAX_TOKENS=2048 is none."""
-    is_named = redact.is_secret(name) and not _HARMLESS.fullmatch(text)
+    """Return whether a script gives a variable a secret: MAX_TOKENS=2048 is none, a password is."""
+    is_harmless = _HARMLESS.fullmatch(text) and not (text.isdecimal() and "PASS" in name.upper())
+    is_named = redact.is_secret(name) and not is_harmless
     return is_named or redact.kind(text, name) is not None
 
 
@@ -75,6 +76,8 @@ class Draft:
             self.left_to_kit(span, name)
         elif not variables.settable(name, "", problems):
             self.decide(span, problems.found[0].problem)
+        elif text is None and (name in self.secrets or name in self.env):  # by an earlier line
+            self.carried(span, "secrets" if name in self.secrets else f"env: {name}")
         elif is_hidden:
             self.secrets[name] = "env"
             self.carried(span, "secrets")

@@ -8,7 +8,7 @@ from kit.config import sbatch_options, variables
 from kit.importing import containers, folders, header, options, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
-from kit.importing.draft import Draft
+from kit.importing.draft import Draft, is_secret
 from kit.importing.expansion import HOLE, Scope
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
@@ -29,7 +29,8 @@ class Starters:
         self.of_options: set[str] = set()  # variables in which the script puts options
 
     def set(self, name: str, value: str) -> None:
-        if HOLE.search(value) and name not in variables.OWNED:
+        has_secret = is_secret(name, HOLE.sub("", value))  # beside what only the job knows
+        if HOLE.search(value) and name not in variables.OWNED and not has_secret:
             self.names |= {used for hole in self.scope.behind(value) for used in hole.names}
             self.exports.append(f"export {name}={self.scope.bash(value)}")
         else:
@@ -167,7 +168,8 @@ class Starters:
             if found := ASSIGNMENT.match(word):
                 self.set(found[1], found[2])
             elif word not in ("", "ALL", "NONE", "NIL"):
-                self.draft.export(self.span, self.scope.source(word), None)
+                name = word.partition("=")[0]  # no variable's; what is behind it may be a secret
+                self.draft.export(self.span, self.scope.source(name), None)
 
     def _srun_option(self, option: Option) -> None:
         name, value = option.name, self.scope.hinted(option.value or "")
