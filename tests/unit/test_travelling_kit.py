@@ -65,6 +65,8 @@ def test_a_word_that_is_also_the_value_of_an_option_stays() -> None:
     end = ["--images", "/k/images", "first"]
     assert sent("first", "--name", "first", "--cluster", "far") == ["build", "--name", "first", *end]
     assert sent("--cluster=first", "--no-cache", "first", "--", "first") == ["build", "--no-cache", *end, "--", "first"]
+    typed = Typed("build", ["build", "build"], {"target": "build"}, None, None, None)  # type: ignore[arg-type]
+    assert context.words(typed, context.Context("build", "build"), "/k")[0] == ["build", "--images", "/k/images", "build"]
     options = [option for option in entry.tree("build").commands["build"].params if option.param_type_name == "option"]
     assert {name for option in options if option.is_flag for name in option.opts} == {*context.FLAGS}
 

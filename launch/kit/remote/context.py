@@ -71,8 +71,8 @@ def words(typed: Typed, context: Context, folder: str) -> tuple[list[str], dict[
     own, arguments = command_line.split(typed.words)
     own = command_line.without(own, ["--cluster", "", "--images", "", "--build-arg", ""])
     has_value = [word.startswith("--") and "=" not in word and word not in FLAGS for word in own]
-    target = typed.value("target")  # a name may be the same word: kit build first --name first
-    own = [word for is_value, word in zip([False, *has_value], own) if is_value or word != target]
+    target = typed.value("target")  # the same word: kit build build --name build
+    own = [word for is_value, word in zip([True, *has_value], own) if is_value or word != target]
     variables = {recipe.JUDGED: "1"} if context.is_recipe else {}
     for item in typed.value("arguments") or []:
         name, equals, _ = item.partition("=")
