@@ -238,6 +238,7 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
         (["/usr/bin/env", "x"], None),
         (["bash", "-c", "python train.py"], None),
         (["python", "-m", "timeit"], None),
+        (["python3.11", "-mtimeit", "out/not_there_yet.py"], None),
         (["python", "-m"], None),
         (["python", "-", "-m", "pkg.sub"], None),
         (["python"], None),

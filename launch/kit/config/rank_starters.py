@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 PYTHONS = re.compile(r"python[0-9.]*\Z")
-_PYTHONS_OPTION = re.compile(r"-(?![mc]?\Z)")  # but for -m, -c and a program on standard input: -
+_PYTHONS_OPTION = re.compile(r"-(?![mc]|\Z)")  # but for -m, -c and a program on standard input: -
 MPI = ("mpirun", "mpiexec", "horovodrun")
 
 
