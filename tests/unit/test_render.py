@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 
 import pytest
+from kit.base import assets
 from kit.config import plugins
 from kit.config.mount_list import Mount
 from kit.config.notify import Notify
@@ -212,6 +213,11 @@ def test_each_file_of_lib_is_in_some_run() -> None:
     there = {str(path.relative_to(SCRIPTS)) for folder in ("lib", "runtimes", "stages", "preempt") for path in (SCRIPTS / folder).iterdir() if path.is_file()}
     of_no_run = {"lib/contents.sh", "lib/reach.sh", "lib/runtimes.sh"}  # parts of probe.sh and collect.sh
     assert {str(source(name).relative_to(SCRIPTS)) for case in CASES.values() for name in render(case) if name.startswith("lib/")} == there - of_no_run
+
+
+@pytest.mark.parametrize("name", ["probe.sh", "collect.sh"])
+def test_a_script_that_travels_as_one_argument_is_not_too_long_for_linux(name: str) -> None:
+    assert len(assets.script(name).encode()) < 131_072  # with the zero at its end
 
 
 def test_the_same_plan_renders_the_same_bytes() -> None:
