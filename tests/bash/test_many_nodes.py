@@ -116,13 +116,17 @@ def test_the_addresses_of_ten_thousand_nodes_are_asked_for_at_once_and_are_no_ar
     assert len((run.parent / "asked").read_text().splitlines()) < 5
 
 
-def test_a_variable_takes_the_addresses_of_five_thousand_workers(kit, tmp_path: Path) -> None:
-    nodes = 5000
+@pytest.mark.parametrize(("nodes", "fits"), [(5000, True), (NODES, False)])
+def test_more_workers_than_a_variable_can_name_are_refused(nodes: int, fits: bool, kit, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("command: [bash, -c, 'printf %s \"${TF_CONFIG}\"']\n")
     kit("render", "job.yaml", "-j", f"{nodes}x1", "--launcher", "tensorflow", "--output", "run", cwd=tmp_path)
     (tmp_path / "addresses").write_text("".join(f"10.0.{100 + n // 256}.{n % 256}\n" for n in range(nodes)))
     facts = {"NNODES": nodes, "NODE_RANK": 0, "MASTER_PORT": 61000, "KIT_ADDRESSES": tmp_path / "addresses", "KIT_LOG_DIR": tmp_path}
     words = [f"{name}={value}" for name, value in facts.items()]
     done = subprocess.run(["bash", "run/tensorflow.sh", *words], cwd=tmp_path, env=environment(TF_CONFIG="{}"), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads((tmp_path / "rank0.out").read_text())["cluster"]["worker"]) == nodes
+    if fits:
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads((tmp_path / "rank0.out").read_text())["cluster"]["worker"]) == nodes
+    else:
+        assert done.returncode == 1
+        assert f"TF_CONFIG for {nodes} nodes would have " in done.stderr and "\n  fix: " in done.stderr

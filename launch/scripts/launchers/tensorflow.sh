@@ -15,7 +15,9 @@ source "${KIT_RUN_DIR}/lib/signals.sh"
 launcher::main() {
   container::begin "$@"
   program::choose tensorflow
+  unset TF_CONFIG # an exported one would keep tools from starting once it is too long
   TF_CONFIG="$(launcher::tf_config)"
+  launcher::check_length
   export TF_CONFIG
   container::job_env
   # shellcheck disable=SC2034  # lib/rank.sh reads them
@@ -37,6 +39,14 @@ launcher::tf_config() {
   done
   printf -v kit_all ', "%s"' "${kit_workers[@]}"
   printf '{"cluster": {"worker": [%s]}, "task": {"type": "worker", "index": %d}}' "${kit_all#, }" "${NODE_RANK}"
+}
+
+# launcher::check_length - Linux lets no variable be longer than 32 pages, with its name and the zero at its end.
+launcher::check_length() {
+  local -ri kit_longest=$((32 * $(getconf PAGE_SIZE 2>/dev/null || echo 4096) - 11))
+  ((${#TF_CONFIG} <= kit_longest)) ||
+    kit::die "TF_CONFIG for ${NNODES} nodes would have ${#TF_CONFIG} characters, and Linux takes ${kit_longest} in one variable" \
+      "TensorFlow's own way ends at 5,000 to 7,000 nodes: take fewer"
 }
 
 launcher::main "$@"
