@@ -196,10 +196,10 @@ def test_enroot_gets_read_only_mounts_and_no_home(tmp_path: Path) -> None:
         "/out:/out:none:x-create=auto,rbind,rw",
     ]
     end = ["kit-0123456789abcdef", "bash", "srun.sh", "A=a b"]
-    assert arguments(tmp_path, "enroot") == ["start", "--rw", *mounts, *end]
-    assert arguments(tmp_path, "enroot", KIT_REMAP_ROOT="yes") == ["start", "--rw", "--root", *mounts, *end]
+    assert arguments(tmp_path, "enroot", KIT_SCRATCH=str(tmp_path)) == ["start", "--rw", *mounts, *end]
+    assert arguments(tmp_path, "enroot", KIT_SCRATCH=str(tmp_path), KIT_REMAP_ROOT="yes") == ["start", "--rw", "--root", *mounts, *end]
     stub(tmp_path / "bin", "enroot", 'printf "%s %s\\n" "${ENROOT_MOUNT_HOME}" "${ENROOT_LOGIN_SHELL}"\n')
-    env = environment(tmp_path / "bin", ENROOT_MOUNT_HOME="yes", ENROOT_LOGIN_SHELL="yes", **settings("enroot"))
+    env = environment(tmp_path / "bin", ENROOT_MOUNT_HOME="yes", ENROOT_LOGIN_SHELL="yes", **settings("enroot", KIT_SCRATCH=str(tmp_path)))
     assert bash(EXEC, "runtime::exec", "true", env=env).stdout == "no no\n"
 
 
