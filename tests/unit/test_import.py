@@ -845,6 +845,22 @@ def test_no_secret_of_an_option_reaches_the_job_file(line: str) -> None:
     assert "a job file must not contain a secret: export WANDB_API_KEY in your shell" in questions(f"{line}\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "command", "setup"),
+    [
+        ("srun /opt/e/bin/python t.py --a 1", "/opt/e/bin/python t.py --a 1", None),
+        ("srun $PWD/venv/bin/python3 t.py", "venv/bin/python3 t.py", None),
+        ("srun python t.py", "t.py", None),
+        ("/opt/e/bin/torchrun t.py", "t.py", 'export PATH=/opt/e/bin:"$PATH"\n'),
+        ("srun $E/bin/python -m torch.distributed.run t.py", "t.py", 'export PATH=/opt/e/bin:"$PATH"\n'),
+        ("venv/bin/torchrun t.py", "t.py", 'export PATH="$PWD"/venv/bin:"$PATH"\n'),
+    ],
+)
+def test_the_python_of_an_environment_that_a_script_names_by_its_path_stays(line: str, command: str, setup: str | None) -> None:
+    job = keys(f"E=/opt/e\n{line}\n")
+    assert (job["command"], job.get("setup")) == (command, setup)
+
+
 def test_a_harmless_value_is_no_secret_whatever_its_name() -> None:
     for line in ("#SBATCH --export=MAX_TOKENS=512\n./a", "MAX_TOKENS=512 srun ./a", "export MAX_TOKENS=512\n./a"):
         assert keys(f"{line}\n")["env"] == {"MAX_TOKENS": "512"}

@@ -58,6 +58,7 @@ class Launch(Starters):
             return self.mpi(rest)
         start, behind = rank_starters.beginning(words)
         if start in TORCHRUN:
+            self._take_python(os.path.dirname(words[0]))
             return self.torchrun(behind)
         if start in rank_starters.OF_NODE:
             return self._on_each_node(words)
@@ -68,6 +69,13 @@ class Launch(Starters):
         if name in SHELLS and (text := _text_of(rest)) is not None:
             return self._shell(text)
         return None
+
+    def _take_python(self, folder: str) -> None:
+        """Have kit find the Python of an environment whose torchrun is named by its path."""
+        if folder:
+            self.names |= {name for hole in self.scope.behind(folder) for name in hole.names}
+            base = "" if folder.startswith("/") or HOLE.match(folder) else '"$PWD"/'
+            self.exports.append(f'export PATH={base}{self.scope.bash(folder)}:"$PATH"')
 
     def _on_each_node(self, words: list[str]) -> list[str]:
         """Keep a launcher of the framework's own, which starts the ranks of each node."""
@@ -115,10 +123,10 @@ class Launch(Starters):
         elif any(HOLE.search(word) for word in words):
             self._script(words)
         else:
-            name = os.path.basename(words[0])
             is_script = len(words) > 1 and words[1].endswith(".py")
+            # Without a path, kit finds the Python as the script did.
             self.draft.keys["command"] = (
-                words[1:] if name in ("python", "python3") and is_script else words
+                words[1:] if words[0] in ("python", "python3") and is_script else words
             )
         self._write()
 
