@@ -867,6 +867,10 @@ def test_a_harmless_value_is_no_secret_whatever_its_name() -> None:
     assert "1234" not in convert("#SBATCH --export=DB_PASSWORD=1234\n./a\n").job
 
 
+def test_a_variable_that_two_options_name_is_inherited_once() -> None:
+    assert keys("mpirun -x A -x A -x HF_TOKEN ./a\n")["inherit"] == ["A"]
+
+
 def test_an_option_that_names_a_variable_of_the_script_takes_that_one() -> None:
     job = keys("export HF_TOKEN=$(cat ~/.hf_token)\nexport MAX_TOKENS=512 A=1\nmpirun -x HF_TOKEN -x MAX_TOKENS -x A ./a\n")
     assert (job["secrets"], job["env"], job.get("inherit")) == ({"HF_TOKEN": {"command": "cat ~/.hf_token"}}, {"MAX_TOKENS": "512", "A": "1"}, None)

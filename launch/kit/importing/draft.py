@@ -17,7 +17,7 @@ CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"
 
 
 def is_secret(name: str, text: str) -> bool:
-    """Return whether a script gives a variable a secret: MAX_TOKENS=2048 is none, a password is."""
+    """Return whether the text that a script gives a variable is secret; MAX_TOKENS=2048 is not."""
     is_harmless = _HARMLESS.fullmatch(text) and not (text.isdecimal() and "PASS" in name.upper())
     is_named = redact.is_secret(name) and not is_harmless
     return is_named or redact.kind(text, name) is not None
@@ -71,25 +71,31 @@ class Draft:
     def export(self, span: Span, name: str, text: Optional[str]) -> None:
         """Give the job a variable that an option sets; without a text, that of the user's shell."""
         problems = Problems()
-        is_hidden = redact.is_secret(name) if text is None else is_secret(name, text)
         if name in variables.OWNED:
             self.left_to_kit(span, name)
         elif not variables.settable(name, "", problems):
             self.decide(span, problems.found[0].problem)
-        elif text is None and (name in self.secrets or name in self.env):  # by an earlier line
-            self.carried(span, "secrets" if name in self.secrets else f"env: {name}")
-        elif is_hidden:
+        elif text is None and name in self.env:  # the script itself has set it
+            self.carried(span, f"env: {name}")
+        elif text is None:
+            self.carried(span, self.take(name))
+        elif is_secret(name, text):
             self.secrets[name] = "env"
             self.carried(span, "secrets")
-            if text is not None:
-                way = f"export {name} in your shell"
-                self.decide(span, f"a job file must not contain a secret: {way}")
-        elif text is not None:
+            way = f"export {name} in your shell"
+            self.decide(span, f"a job file must not contain a secret: {way}")
+        else:
             self.env[name] = text
             self.carried(span, f"env: {name}")
-        else:
+
+    def take(self, name: str) -> str:
+        """Have the job take a variable from the shell that submits it; return the key for that."""
+        if name in self.secrets or redact.is_secret(name):
+            self.secrets.setdefault(name, "env")  # the script may say where it comes from
+            return "secrets"
+        if name not in self.inherit:
             self.inherit.append(name)
-            self.carried(span, "inherit")
+        return "inherit"
 
     def refused_behind(self, span: Span, what: str) -> None:
         way = "do it in the program, or in a job that waits for it (kit submit --after RUN)"

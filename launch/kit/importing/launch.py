@@ -73,7 +73,7 @@ class Launch(Starters):
     def _take_python(self, folder: str) -> None:
         """Have kit find the Python of an environment whose torchrun is named by its path."""
         if folder:
-            self.names |= {name for hole in self.scope.behind(folder) for name in hole.names}
+            self.note_names(folder)
             base = "" if folder.startswith("/") or HOLE.match(folder) else '"$PWD"/'
             self.exports.append(f'export PATH={base}{self.scope.bash(folder)}:"$PATH"')
 
@@ -101,7 +101,7 @@ class Launch(Starters):
         if found is not None:
             self.is_in_task = True
             return found
-        self.names |= {name for hole in self.scope.behind(text) for name in hole.names}
+        self.note_names(text)
         self.lines = lines.strip("\n").split("\n")
         if "torchrun" in text or "torch.distributed" in text:
             self.decide("torchrun is among other commands: see which ranks kit should start")

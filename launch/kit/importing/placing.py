@@ -230,10 +230,8 @@ class Placing:
 
     def inherit(self, name: str) -> None:
         """Have the job take a variable from the shell that submits it."""
-        if redact.is_secret(name):
-            self.draft.secrets.setdefault(name, "env")
-        elif name not in self.draft.inherit and variables.settable(name, "", Problems()):
-            self.draft.inherit.append(name)
+        if redact.is_secret(name) or variables.settable(name, "", Problems()):
+            self.draft.take(name)
 
     def _close(self) -> None:
         """Note what became of statements that nothing needs."""

@@ -31,10 +31,14 @@ class Starters:
     def set(self, name: str, value: str) -> None:
         has_secret = is_secret(name, HOLE.sub("", value))  # beside what only the job knows
         if HOLE.search(value) and name not in variables.OWNED and not has_secret:
-            self.names |= {used for hole in self.scope.behind(value) for used in hole.names}
+            self.note_names(value)
             self.exports.append(f"export {name}={self.scope.bash(value)}")
         else:
             self.draft.export(self.span, name, value)
+
+    def note_names(self, text: str) -> None:
+        """Note the variables that a text uses."""
+        self.names |= {name for hole in self.scope.behind(text) for name in hole.names}
 
     def decide(self, reason: str) -> None:
         self.draft.decide(self.span, reason)
