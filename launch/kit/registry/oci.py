@@ -163,6 +163,11 @@ def _media_type(entry: dict[str, Any]) -> str:
     return str(entry.get("mediaType") or "").partition(";")[0].strip().lower()
 
 
+def is_layout(folder: Path) -> bool:
+    """Return whether a folder is an image; an index.json alone may be a web page's."""
+    return (folder / "oci-layout").is_file()
+
+
 def check_machine(document: dict[str, Any], where: str, wanted: str = "") -> None:
     """Raise KitError if the configuration is of an image for another kind of machine."""
     system, expected = document.get("os", "linux"), wanted or architecture()

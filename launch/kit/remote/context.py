@@ -18,6 +18,7 @@ from kit.config import command_line, image_files
 from kit.images import build_request, choose, recipe
 from kit.images.build_request import BuildRequest
 from kit.images.sources.find import ARCHIVES
+from kit.registry import oci
 from kit.remote import rsync
 from kit.remote.install import Copy
 from kit.remote.where import Typed
@@ -71,7 +72,7 @@ def words(typed: Typed, context: Context, folder: str) -> tuple[list[str], dict[
     own, arguments = command_line.split(typed.words)
     own = command_line.without(own, ["--cluster", "", "--images", "", "--build-arg", ""])
     has_value = [word.startswith("--") and "=" not in word and word not in FLAGS for word in own]
-    target = typed.value("target")  # the same word: kit build build --name build
+    target = typed.value("target")  # it may be called as the command, or an option's value, is
     own = [word for is_value, word in zip([True, *has_value], own) if is_value or word != target]
     variables = {recipe.JUDGED: "1"} if context.is_recipe else {}
     for item in typed.value("arguments") or []:
@@ -124,7 +125,7 @@ def _image(target: str) -> Optional[Context]:
     is_archive = scheme in ARCHIVES
     name, colon, reference = rest.partition(":") if is_archive else (target, "", "")
     path = Path(name).absolute()
-    is_file = path.suffix in (".tar", ".sqsh", ".squashfs") or (path / "oci-layout").is_file()
+    is_file = path.suffix in (".tar", ".sqsh", ".squashfs") or oci.is_layout(path)
     if not (is_archive or is_file):
         return None
     if not path.exists():

@@ -42,7 +42,7 @@ def source(target: str, note: Note = silent, *, wanted: str = "") -> Optional[So
         image = oci.open_archive(Path(name), reference, note, wanted=wanted)
         return _of_layers(image, reference or Path(name).stem, target)
     path = Path(target)
-    if (path.is_file() and path.suffix == ".tar") or (path / "oci-layout").is_file():
+    if (path.is_file() and path.suffix == ".tar") or oci.is_layout(path):
         return _of_layers(oci.open_archive(path, note=note, wanted=wanted), path.stem, target)
     is_of_engine = scheme in ENGINES and rest.startswith("//")
     if not is_of_engine and path.suffix not in (".sqsh", ".squashfs"):
