@@ -63,7 +63,7 @@ def names(folder: str | Path) -> list[str]:
 
 
 def changed_ns(path: str | Path) -> int:
-    """Return when a file or folder was last written; 0 where there is none."""
+    """Return when a path was last written, in ns since 1970; 0 if it does not exist."""
     try:
         return os.stat(path).st_mtime_ns
     except OSError:

@@ -72,7 +72,7 @@ def words(typed: Typed, context: Context, folder: str) -> tuple[list[str], dict[
     own, arguments = command_line.split(typed.words)
     own = command_line.without(own, ["--cluster", "", "--images", "", "--build-arg", ""])
     has_value = [word.startswith("--") and "=" not in word and word not in FLAGS for word in own]
-    target = typed.value("target")  # it may be called as the command, or an option's value, is
+    target = typed.value("target")  # the command or an option's value may be the same word
     own = [word for is_value, word in zip([True, *has_value], own) if is_value or word != target]
     variables = {recipe.JUDGED: "1"} if context.is_recipe else {}
     for item in typed.value("arguments") or []:

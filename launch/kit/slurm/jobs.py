@@ -112,7 +112,7 @@ def _rows(answer: str, title: str) -> list[tuple[str, str, str, str]]:
 
 
 def _seconds(text: str) -> float:
-    """Return a time of squeue or sacct, asked for in seconds since 1970; inf if it is none."""
+    """Return what squeue or sacct wrote as seconds since 1970; inf if that is no number."""
     return float(text) if re.fullmatch("[0-9]{1,12}", text) else math.inf
 
 

@@ -30,8 +30,8 @@ asking::for_checkpoint() {
   done
 }
 
-# asking::find_handlers PROCESS - sets the caller's kit_handlers to those that handle SIGUSR1: the process itself, or what it has
-# started. What a handler has started, such as the workers that load its data, is its own affair; but a shell hands nothing on.
+# asking::find_handlers PROCESS - sets the caller's kit_handlers: which of PROCESS and what it has started handle SIGUSR1. What a
+# handler has started, such as the workers that load its data, is its own affair; but a shell hands nothing on.
 asking::find_handlers() {
   local -a kit_processes=("$1")
   local -i kit_i

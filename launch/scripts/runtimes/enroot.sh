@@ -38,7 +38,7 @@ enroot::choose_paths() {
     kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
 }
 
-# enroot::set_paths - wherever the containers are, Enroot needs a place of this user's for a start; for a mounted image that is all.
+# enroot::set_paths - makes and names the folder of this user's that Enroot needs for a start, even where the containers lie elsewhere.
 enroot::set_paths() {
   scratch::make
   export ENROOT_DATA_PATH="${ENROOT_DATA_PATH:-${KIT_MINE}/enroot/data}"

@@ -57,8 +57,8 @@ def load(
     name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
     training: dict[str, Any] = dict.fromkeys(("sweep", "array", "max_restarts", "elastic"))
-    time = job.time if "time" in overrides else TIME
     training |= preemption.NEVER
+    time = job.time if "time" in overrides else TIME
     return replace(job, **training, name=name, launcher=launcher, time=time, code="live")
 
 

@@ -178,7 +178,7 @@ class Transfers(Stuck):
     """What a rank sends and receives, of which some did not end."""
 
     rank: int
-    wanted: list[Transfer]  # those that did not end
+    wanted: list[Transfer]  # the transfers that did not end
     has_come: Optional[bool]  # whether the others have called their sides of them
 
     @property

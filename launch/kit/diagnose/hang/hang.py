@@ -123,7 +123,7 @@ def _running_here() -> Status:
 
 
 def _running_plan(found: Status) -> Plan:
-    """Return the plan of a running job. Raise where the run is none."""
+    """Return the plan of a run. Raise KitError unless it is a single job that runs."""
     run = found.run
     if run.array:
         raise UsageError(
