@@ -27,7 +27,7 @@ kept_cache::seed() ( # its end closes what it opened
   if [[ ! -f "${file}" ]] || ! { exec {kept}<"${file}"; } 2>/dev/null || [[ ! -f "/dev/fd/${kept}" || ! -O "/dev/fd/${kept}" ]]; then
     kit::warn "the kept compile caches are not used: ${file} is not a readable file of your own" "look at it: ls -l ${file}; remove it, and the next job keeps its own"
   elif ! said="$(kept_cache::unpack "${unfinished}" 2>&1 <&"${kept}")"; then
-    kit::warn "the kept compile caches are not used: ${said##*$'\n'}" "remove by hand what cannot be removed; if the file is damaged: rm ${file}; free in ${KIT_CACHE_ROOT}: df -h ${KIT_CACHE_ROOT}"
+    kit::warn "the kept compile caches are not used: ${said##*$'\n'}" "if the file is damaged: rm ${file}; free in ${KIT_CACHE_ROOT}: df -h ${KIT_CACHE_ROOT}; remove by hand what kit cannot remove"
   fi
   kept_cache::discard "${unfinished}" || true
 )
