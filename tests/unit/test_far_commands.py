@@ -600,6 +600,36 @@ def test_a_run_is_noted_here_although_the_end_of_its_command_is_not_heard(far: F
     assert records.clusters() == ["far"] and "1001" in kit_here("status").out
 
 
+# Has the job, and then kills kit and what keeps its output there, as a login node does that goes down.
+KILLING_SBATCH = """#!/bin/sh
+{sbatch} "$@"
+kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat) $PPID
+"""
+
+
+def test_a_run_of_a_command_that_was_killed_unheard_is_known_here_once_its_job_is_found(far: Far, project: Path, kit_here, monkeypatch) -> None:
+    kit_here("nodes", "--cluster", "far")
+    sbatch, aside = far.base / "far/bin/sbatch", far.base / "far/sbatch"
+    sbatch.rename(aside)
+    sbatch.write_text(KILLING_SBATCH.format(sbatch=aside))
+    sbatch.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "PATIENCE_S", -1.0)
+        far.cut_next_after(1)  # the laptop's battery is empty before it hears of the run
+        assert kit_here("submit", "job.yaml").code == 69
+    end = time.monotonic() + 30
+    while "1001" not in far.slurm.states():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    time.sleep(0.5)  # for the kill
+    aside.replace(sbatch)
+    far.slurm.job("1001", "RUNNING", folder=str(run_of(far)))
+    again = kit_here("submit", "job.yaml")
+    assert "did submit job 1001" in again.out, again.err
+    # Else `kit cancel job` here would ask which one is meant, where other folders have a run of this name.
+    assert [(run.id, run.folder) for run in records.records() if run.folder] == [("1001", str(run_of(far)))]
+
+
 def test_ctrl_c_reaches_the_command_there(far: Far, project: Path, kit_here) -> None:
     kit_here("submit", "job.yaml")
     there = run_of(far)

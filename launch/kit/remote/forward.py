@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from functools import partial
 
 from kit.base import formats
 from kit.base.errors import KitError, Problems
@@ -133,8 +132,10 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
     """
     words = [request.workdir, *(word for word in request.words if word != "--follow")]
     call = Call(request.call, about.cluster, about.here, words, time.time())
+    own = [call.id]
     earlier = records.unheard(call, also_live=typed.name == "build")
     if earlier:
+        own.append(earlier.id)  # it may have made the run that this one goes on with
         answer = copy.ask("state", _doing(typed), folder=copy.folder, call=earlier.id)
         state = answer["state"]
         if typed.name in LASTING and state in ("running", "ended"):
@@ -147,5 +148,6 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
     with records.under_way(call):
         if call is not earlier:
             calls.begin(copy, request)
-        note_run = partial(records.add_run, about=about, call=call.id)
-        return calls.attend(copy, request, typed.show, note_run)
+        return calls.attend(
+            copy, request, typed.show, lambda run: records.add_run(run, about, *own)
+        )

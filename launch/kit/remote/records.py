@@ -77,14 +77,14 @@ def add(record: Record) -> None:
     json_lines.append(notes.folder() / "elsewhere.jsonl", typed_json.plain(record))
 
 
-def add_run(run: dict[str, Any], about: Record, call: str) -> None:
-    """Record what a line of a cluster's history says of a run that is known, or that `call` made.
+def add_run(run: dict[str, Any], about: Record, *calls: str) -> None:
+    """Record what a line of a cluster's history says of a run that is known, or `calls` made.
 
     A follower sees the lines of all runs: those of other terminals are about other projects.
     """
     place = (about.cluster, run.get("folder"))
     known = [record for record in records() if (record.cluster, record.folder) == place]
-    is_own = run.get("call") == call
+    is_own = run.get("call") in calls
     if known or is_own:
         names = {item.name for item in fields(Record)} - {"cluster", "here", "secrets"}
         facts = {name: value for name, value in run.items() if name in names}
