@@ -68,6 +68,14 @@ def test_what_happens_on_this_machine_asks_no_login_node(far, tmp_path: Path) ->
     assert calls(tmp_path) == []
 
 
+def test_init_examines_this_machine_where_the_profile_of_every_job_names_a_login_node(far, tmp_path: Path) -> None:
+    far.side.profile("generic", "ssh: login\n")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/train.py").write_text("import torch\n")
+    assert far("init", cwd=tmp_path / "new").stdout.startswith("kit: looked at this machine")
+    assert "cluster: local\n" in (tmp_path / "new/job.yaml").read_text() and calls(tmp_path) == []
+
+
 def test_a_host_that_does_not_answer_ends_in_two_lines_and_its_own_exit_code(far, tmp_path: Path) -> None:
     far.side.down("connect to host login port 22: No route to host")
     done = far("submit", "job.yaml", check=False)

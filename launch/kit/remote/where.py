@@ -25,7 +25,7 @@ OF_A_RUN = (
     *("exec", "rerun", "diff", "bench"),
 )
 ON_A_LIVE_RUN = ("hang", "checkpoint", "stop", "cancel", "exec")  # which they change or disturb
-OF_A_CLUSTER = ("build", "doctor", "images", "nodes", "init", "gc")
+OF_A_CLUSTER = ("build", "doctor", "images", "nodes", "gc")
 ON_LINUX = ("run", "build")
 
 
@@ -96,7 +96,7 @@ def _about(typed: Typed) -> Optional[About]:
         return About(clusters=clusters) if clusters else None
     if typed.has_job:
         return _of_job(typed)
-    if typed.name in OF_A_CLUSTER and not typed.value("list_"):
+    if typed.name in OF_A_CLUSTER:
         site = profiles.load_valid(typed.value("cluster"), elsewhere=True)
         if not site.ssh and typed.name == "build" and typed.value("cluster"):
             problem = f"the profile {typed.value('cluster')} names no login node by `ssh`"
