@@ -113,5 +113,5 @@ def test_a_job_whose_first_node_is_lost_goes_back_to_the_queue(kit_cluster: Clus
     # The task that watches the first node, which starts that task's step a moment after the ranks.
     until(lambda: any("pulse.sh" in process.args for process in kit_cluster.processes("node2")), 60, "nothing watches node1")
     control("kill-node", "node1")
-    until(lambda: state(kit_cluster, number) == "PENDING", 150, lambda: f"it does not go back: {state(kit_cluster, number)}")
+    until(lambda: state(kit_cluster, number) == "PENDING", 400, lambda: f"it does not go back: {state(kit_cluster, number)}")
     kit_cluster.run("ctl", "scancel", str(number), check=False)  # slurmctld may be too busy with the node to answer in time
