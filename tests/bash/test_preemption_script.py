@@ -107,6 +107,14 @@ def test_the_command_that_starts_a_job_again_starts_that_job_alone(task: str, se
     assert bash(START_AGAIN, *filter(None, [node]), env=env).stdout == command.replace("RUN", str(SCRIPTS))
 
 
+@pytest.mark.parametrize(("own", "left_out"), [("n7", "n7,n2"), ('"n[7-9],n11"', r"n\[7-9\]\,n11\,n2")])
+def test_the_command_that_starts_a_job_again_keeps_what_the_job_leaves_out(own: str, left_out: str, tmp_path: Path) -> None:
+    (tmp_path / "lib").symlink_to(SCRIPTS / "lib")
+    (tmp_path / "run_script.sh").write_text(f"#!/bin/bash\n#SBATCH --exclude={own}\n#SBATCH --nodes=1\n")
+    said = bash(START_AGAIN, "n2", env=environment(KIT_RUN_DIR=str(tmp_path))).stdout
+    assert said.replace("\\,", ",") == f"sbatch --exclude={left_out} {tmp_path}/run_script.sh".replace("\\,", ",")
+
+
 def test_a_task_without_progress_starts_no_other_task_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = attempts(tmp_path, "", "", SLURM_ARRAY_JOB_ID=str(JOB_ID), SLURM_ARRAY_TASK_ID="37")

@@ -19,13 +19,19 @@ kit::if_there() { ! declare -F "$1" >/dev/null || "$@"; }
 # secrets are gone when a run has ended, and kit alone reads them anew.
 kit::start_again() {
   local -r task="${SLURM_ARRAY_TASK_ID:-}"
-  if [[ -n "${KIT_LOOPBACK:-}" && -z "${1:-}" ]]; then # kit run: without Slurm, and the run is that task already
+  local without="${1:-}" option=''
+  if [[ -n "${without}" ]]; then
+    # sbatch takes the option in place of the line that leaves other nodes out.
+    without="$(sed -n 's/^#SBATCH --exclude="\{0,1\}\([^"]*\)"\{0,1\}$/\1,/p' "${KIT_RUN_DIR}/run_script.sh")${without}"
+    printf -v option -- '--exclude=%q ' "${without}"
+  fi
+  if [[ -n "${KIT_LOOPBACK:-}" && -z "${without}" ]]; then # kit run: without Slurm, and the run is that task already
     printf 'kit rerun %q' "${KIT_RUN_DIR}"
   elif [[ -z "${KIT_SECRETS:-}" ]]; then
-    printf 'sbatch %s%s%q' "${task:+--array=${task} }" "${1:+--exclude=$1 }" "${KIT_RUN_DIR}/run_script.sh"
+    printf 'sbatch %s%s%q' "${task:+--array=${task} }" "${option}" "${KIT_RUN_DIR}/run_script.sh"
   else
     printf 'kit rerun %q%s' "${KIT_RUN_DIR}" "${task:+ --task ${task}}"
-    [[ -z "${1:-}" ]] || printf ', with the line #SBATCH --exclude=%s in its run_script.sh' "$1"
+    [[ -z "${without}" ]] || printf ', with the line #SBATCH --exclude=%s in its run_script.sh' "${without}"
   fi
 }
 
