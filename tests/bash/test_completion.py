@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -67,12 +68,12 @@ def _environment(project: Path) -> dict[str, str]:
 class Shell:
     """A shell at a terminal, asleep until somebody types."""
 
-    def __init__(self, name: str, project: Path) -> None:
-        command, start = START[name]
+    def __init__(self, name: str, project: Path, start: str = "") -> None:
+        command, usual = START[name]
         self.terminal, side = pty.openpty()
         self.process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, cwd=project, env=_environment(project), start_new_session=True)
         os.close(side)
-        self.type(start + "words ready\n")
+        self.type((start or usual) + "words ready\n")
 
     def type(self, keys: str) -> str:
         """What the shell prints for it, up to END."""
@@ -126,6 +127,20 @@ FINISHED = {
 def test_tab_finishes_a_word_if_it_can(shell: Shell, project: Path, line: str) -> None:
     wanted = [word.format(home=f"{project}/home") if "{home}" in word else word for word in FINISHED[line]]
     assert shell.words(line) == wanted
+
+
+def test_zsh_loads_completion_from_a_file_in_fpath(project: Path, tmp_path: Path) -> None:
+    if not shutil.which("zsh"):
+        pytest.skip("zsh is not installed")
+    wrote = subprocess.run(["kit", "completion", "zsh"], env=_environment(project), capture_output=True, text=True, check=True)
+    (tmp_path / "_kit").write_text(wrote.stdout)
+    start = f"fpath=({shlex.quote(str(tmp_path))} $fpath); autoload -Uz compinit; compinit -u -D"
+    shell = Shell("zsh", project, start=START["zsh"][1].replace("source <(kit completion zsh)", start))
+    try:
+        assert shell.words("kit logs sec") == ["kit", "logs", "second one"]  # the first Tab loads the file
+        assert shell.words("kit sub") == ["kit", "submit"]
+    finally:
+        shell.end()
 
 
 # What is offered does not depend on the shell. Where it is nothing, the shell completes names of files.

@@ -20,6 +20,11 @@ _PLAIN = re.compile(
     r"[\w@%+=:,./ ~\[\]{}-]+"
 )  # what every shell can be handed; other values are not offered
 _BREAKS = "=:"  # of COMP_WORDBREAKS, those that are parts of kit's values
+_ZSH_HEAD = "#compdef kit\n"  # compinit reads only the first line of a file in fpath
+# Where nobody has loaded zsh's completion yet.
+_ZSH_LOAD = "(( ${+functions[compdef]} )) || { autoload -Uz compinit && compinit }\n"
+# A file in fpath is the body of a function, which zsh calls at the first Tab.
+_ZSH_AS_A_FILE = '[[ "${funcstack[1]}" != _kit ]] || _kit_completion "$@"\n'
 
 
 class _Whole:
@@ -79,8 +84,8 @@ def script(shell: str) -> str:
         fix = did_you_mean(shell, SHELLS, f"there is one for {', '.join(SHELLS)}")
         raise UsageError(f"no completion for '{shell}'", fix)
     text = get_completion_script(prog_name="kit", complete_var=VARIABLE, shell=shell) + "\n"
-    if shell == "zsh":  # where nobody has loaded its completion yet
-        text = "(( ${+functions[compdef]} )) || { autoload -Uz compinit && compinit }\n" + text
+    if shell == "zsh":
+        text = text.replace(_ZSH_HEAD, _ZSH_HEAD + _ZSH_LOAD, 1) + _ZSH_AS_A_FILE
     if shell == "bash":
         text += Path(__file__).with_name("completion.bash").read_text(encoding="utf-8")
     return text
