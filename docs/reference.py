@@ -97,7 +97,8 @@ def _slurm() -> str:
 
 def _command(name: str, command: Any) -> str:
     arguments = [item for item in command.params if item.param_type_name == "argument"]
-    takes_a_job = set(jobs.KEYS) - {"command"} <= {item.name for item in command.params}
+    names = {item.name for item in command.params}
+    takes_a_job = set(jobs.KEYS) - {"command"} <= names
     common = {job_options.sbatch_parameter(name) for name in sbatch_options.COMMON}
     said_above = {*jobs.KEYS, *common} if takes_a_job else set()
     options = [
@@ -106,11 +107,10 @@ def _command(name: str, command: Any) -> str:
         if item.param_type_name == "option" and not item.hidden and item.name not in said_above
     ]
     words = " ".join([name, *(item.metavar or item.name.upper() for item in arguments)])
-    help_text = " ".join((command.help or "").split()) + (
-        " It also has an option for every key of a job file, and sbatch's common options."
-        if takes_a_job
-        else ""
-    )
+    help_text = " ".join((command.help or "").split())
+    if takes_a_job:
+        more = ", and sbatch's common options" if common & names else ""
+        help_text += f" It also has an option for every key of a job file{more}."
     rows = [(f"`{item.metavar or item.name.upper()}`", _meaning(item)) for item in arguments]
     rows += [
         (", ".join(f"`{spelling}`" for spelling in _spellings(item)), _meaning(item))

@@ -168,6 +168,12 @@ def test_the_reference_is_the_code() -> None:
                 assert re.search(rf"`{spelling}[ `]", page), f"{name} {spelling}"
 
 
+def test_the_reference_promises_sbatchs_options_of_the_commands_that_have_them() -> None:
+    page = (ROOT / "docs/reference.md").read_text()
+    promised = re.findall(r"(?m)^### `(kit \w+).*`\n\n.*sbatch's common options", page)
+    assert promised == [name for name in re.findall(r"(?m)^### `(kit \w+)", page) if any("-A" in item.opts for item in _commands()[name].params)]
+
+
 def _commands() -> dict[str, Any]:
     """All of them that a user may call, by what is typed."""
     root = entry.tree()
