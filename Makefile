@@ -119,8 +119,8 @@ check-fast: .venv/test
 
 # What is made of the code and kept beside it; then read `git diff`.
 golden: .venv/test
-	KIT_UPDATE_GOLDEN=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --quiet --numprocesses 2 $(addprefix tests/unit/test_,documentation.py render.py bad_jobs.py import.py::test_a_script_becomes_the_job_file_beside_it why.py::test_the_table_of_causes_is_the_code doctor_judges.py::test_the_tables_of_the_document_are_the_code)
-	git status --short -- docs tests/golden tests/bad_jobs
+	KIT_UPDATE_GOLDEN=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest --quiet --numprocesses 2 $(addprefix tests/unit/test_,documentation.py render.py bad_jobs.py import.py::test_a_script_becomes_the_job_file_beside_it why.py::test_the_table_of_causes_is_the_code doctor_judges.py::test_the_tables_of_the_document_are_the_code worst_inputs.py recorded_sites.py::test_the_files_of_a_recorded_site phases.py::test_the_picture_in_the_documentation_is_of_the_recorded_run)
+	git status --short -- docs tests/golden tests/bad_jobs tests/unit
 
 cluster: .venv/test
 	tests/cluster/engine.sh
