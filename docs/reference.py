@@ -72,11 +72,17 @@ def _profile() -> str:
 
 def _choices() -> str:
     rows = [
-        (f"`{key}`", ", ".join(f"`{name}`" for name in facts.choices()))
+        (f"`{key}`", ", ".join(f"`{name}`" for name in _only_values(facts)))
         for key, facts in jobs.KEYS.items()
-        if facts.choices
+        if _only_values(facts)
     ]
     return "## Keys with a fixed set of values\n\n" + _table(("key", "one of"), rows)
+
+
+def _only_values(facts: Any) -> list[str]:
+    """Return the values of a key that has a few, each of which its metavar may name."""
+    offered = (facts.choices or facts.examples or list)()
+    return offered if facts.choices or facts.metavar == "|".join(offered) else []
 
 
 def _slurm() -> str:

@@ -70,7 +70,7 @@ class RunHandle:
         asking.ask(self._word, asking.CHECKPOINT)
 
     def stop(self) -> None:
-        """Have the ranks write a checkpoint, and end. Raise KitError where they cannot."""
+        """End the run as kit stop does. Raise KitError where that cannot be."""
         asking.ask(self._word, asking.STOP)
 
     @property

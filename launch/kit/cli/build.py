@@ -23,6 +23,7 @@ Target = Annotated[
         metavar="[RECIPE|IMAGE]",
         help="A name in containers/, a Dockerfile, or an image: docker://NAME, dockerd://NAME,"
         " FILE.tar, FILE.sqsh.",
+        show_default="the recipe here, else kit's own",
         autocompletion=completion.recipes,
     ),
 ]
@@ -38,7 +39,7 @@ Name = Annotated[
         "--name",
         metavar="NAME",
         help="The name by which jobs use the image.",
-        show_default="the recipe's folder",
+        show_default="the recipe's folder, or the image's name",
     ),
 ]
 Device = Annotated[
@@ -73,7 +74,8 @@ Secrets = Annotated[
     typer.Option(
         "--secret",
         metavar="id=ID,src=FILE|env=NAME",
-        help="Secret for RUN --mount=type=secret; stays out of the layers. May be given again.",
+        help="Secret for RUN --mount=type=secret; stays out of the layers. May be given again."
+        " Docker and Podman only.",
     ),
 ]
 Ssh = Annotated[
@@ -81,12 +83,17 @@ Ssh = Annotated[
     typer.Option(
         "--ssh",
         metavar="ID[=SOCKET]",
-        help="SSH agent or key for RUN --mount=type=ssh. May be given again.",
+        help="SSH agent or key for RUN --mount=type=ssh. May be given again. Docker and Podman"
+        " only.",
     ),
 ]
 Stage = Annotated[
     Optional[str],
-    typer.Option("--target", metavar="STAGE", help="Stage of the Dockerfile to stop at."),
+    typer.Option(
+        "--target",
+        metavar="STAGE",
+        help="Stage of the Dockerfile to stop at. Docker and Podman only.",
+    ),
 ]
 Platform = Annotated[
     Optional[str],
@@ -94,7 +101,9 @@ Platform = Annotated[
         "--platform", metavar="OS/ARCH", help="Build or take an image for another kind of machine."
     ),
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Run every step again.")]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Run every step again. Docker and Podman only.")
+]
 To = Annotated[
     str,
     typer.Option(

@@ -104,7 +104,7 @@ def images_gc(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
 ) -> None:
-    """Remove images, containers and copies that no job of yours has used for some days."""
+    """Remove images, containers, copies, caches and layers that were not used for some days."""
     of_group = context.parent.params if context.parent else {}
     site = cluster or of_group.get("cluster")
     place = Path(folder or of_group.get("folder") or "images").absolute()

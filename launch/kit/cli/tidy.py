@@ -57,9 +57,10 @@ def checkpoint(run: OneRun, task: Task = None) -> None:
 
 @command(epilog=examples("kit stop 4711"))
 def stop(run: OneRun, task: Task = None) -> None:
-    """Make the ranks write a checkpoint, and end the job with exit code 0.
+    """End the job with exit code 0 when its ranks have written a checkpoint.
 
-    For jobs with `on_preempt`. With `share: group`, members of its group may, too.
+    For jobs with `on_preempt`; with `requeue`, the job ends between two of its checkpoints.
+    With `share: group`, members of its group may, too.
     """
     messages.say(asking.ask(run, asking.STOP, task))
 

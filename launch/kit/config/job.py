@@ -53,14 +53,14 @@ class Job(BadDays):
     script: Optional[str] = key(
         values.lines,
         "lines of bash instead of `command`, for a program with a launcher of its own; they run "
-        "once for each task",
+        "once on each node, or with `launcher: srun` or `mpi` for each rank",
         "TEXT",
         other_names="run",
     )
     setup: Optional[str] = key(
         values.lines,
-        "lines of bash that run in the container before the program, once for each task; their"
-        " variables reach the program",
+        "lines of bash that run in the container before the program, once on each node, or with"
+        " `launcher: srun` or `mpi` for each rank; their variables reach the program",
         "TEXT",
         other_names="before_script pre_script prologue",
     )
@@ -92,7 +92,7 @@ class Job(BadDays):
     )
     launcher: Optional[str] = key(
         values.line,
-        "the launcher, which starts the ranks [torchrun]",
+        "the launcher, which starts the ranks [torchrun; with `script`: spawn]",
         "NAME",
         choices=lambda: plugins.choices("launchers"),
     )
@@ -212,8 +212,8 @@ class Job(BadDays):
     )
     secrets: Optional[dict[str, Secret]] = key(
         secrets.parse,
-        "variables whose values appear in no file or log; read at submission from the environment,"
-        " file:PATH or command:LINE",
+        "variables whose values appear in no script, record or log; read at submission from the"
+        " environment, file:PATH or command:LINE",
         "NAME[=SOURCE]",
         option="--secret",
         anchor=secrets.anchored,

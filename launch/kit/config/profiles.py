@@ -110,7 +110,8 @@ class Cluster:
     scratch: str = key(
         scratch,
         "folder on each node's own disk for containers and copies of images; may hold variables "
-        "such as $USER, whose values are read at submission on the login node [/tmp]",
+        "such as $USER, whose values are read at submission on the login node [for containers,"
+        " the folder that the runtime's configuration names; else /tmp]",
         default="",
     )
     env: Mapping[str, str] = key(
