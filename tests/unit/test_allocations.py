@@ -219,10 +219,14 @@ def test_without_salloc_a_shell_is_what_local_makes_it(laptop: Path, kit_here) -
         shutil.rmtree("run")
 
 
-def test_keys_that_an_engine_does_not_have_are_dropped_where_kit_chose_it(laptop: Path, kit_here) -> None:
-    done = kit_here("shell", "--local", "--image", "first", "--unpack", "yes", "--cache", "keep", "--output", "run")
+@pytest.mark.parametrize("stage", ["local", "sbcast", "auto"])
+def test_keys_that_an_engine_does_not_have_are_dropped_where_kit_chose_it(stage: str, laptop: Path, kit_here) -> None:
+    words = ["--unpack", "yes", "--cache", "keep", "--stage", stage]
+    done = kit_here("shell", "--local", "--image", "first", *words, "--output", "run")
+    assert done.code == 0, done.err
     settings = Path("run/env.sh").read_text().splitlines()
-    assert done.code == 0 and "KIT_RUNTIME=docker" in settings and any(line.startswith("KIT_CACHE=node ") for line in settings)
+    assert "KIT_RUNTIME=docker" in settings and "KIT_STAGE=none" in settings
+    assert any(line.startswith("KIT_CACHE=node ") for line in settings)
 
 
 def test_a_file_whose_image_an_engine_runs_is_in_use_by_that_run_and_after_it(laptop: Path, kit_here) -> None:

@@ -120,9 +120,8 @@ def _with_engine(job: Job, problems: Problems) -> Job:
     record = image_files.origin(file)
     if engine := engine_of(record):
         cache = "node" if job.cache == "keep" else job.cache  # keeping is for files
-        return replace(
-            job, image=f"docker://{record['image_id']}", runtime=engine, cache=cache, unpack=None
-        )
+        no_file = replace(job, cache=cache, stage=None, unpack=None)
+        return replace(no_file, image=f"docker://{record['image_id']}", runtime=engine)
     tools = " nor ".join(_file_tools())
     problem = f"nothing on this machine runs {file.name}: neither {tools} is installed"
     problems.add(job.where("image"), problem, _fix(str(record.get("source"))))
