@@ -579,11 +579,16 @@ def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(
         (build.BuildRequest(options=BuilderOptions(("src=value",))), "--secret: this is not a build secret"),
         (build.BuildRequest(options=BuilderOptions(("id=A,src=value,env=B",))), "--secret: this is not a build secret"),
         (build.BuildRequest(options=BuilderOptions(("id=A,src=missing",))), "--secret: there is no file "),
-        (build.BuildRequest("docker://x", options=BuilderOptions(stage="x")), "docker://x is an image already: nothing is built"),
+        (build.BuildRequest("docker://x", options=BuilderOptions(stage="x")), "--target: docker://x is an image already: nothing is built"),
         (build.BuildRequest("docker://x", options=BuilderOptions(platform="arm64")), "--platform: 'arm64' is no platform of Linux"),
         (build.BuildRequest("docker://x", options=BuilderOptions(platform="linux")), "--platform: 'linux' is no platform of Linux"),
         (build.BuildRequest("docker://x", options=BuilderOptions(platform="windows/amd64")), "--platform: 'windows/amd64' is no platform of Linux"),
-        (build.BuildRequest(engine="enroot", options=BuilderOptions(stage="x")), "enroot knows no secrets, stages and platforms"),
+        (build.BuildRequest("docker://x", options=BuilderOptions(no_cache=True)), "--no-cache: docker://x is an image already: nothing is built"),
+        (build.BuildRequest(engine="enroot", options=BuilderOptions(no_cache=True)), "--no-cache: enroot builds here, and only docker and podman can do this"),
+        (
+            build.BuildRequest(engine="enroot", options=BuilderOptions(ssh=("default",), stage="x", words=("--pull",))),
+            "--ssh, --target, --: enroot builds here",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_built(request_: build.BuildRequest, said: str, engine: Engine, monkeypatch) -> None:

@@ -17,7 +17,7 @@ from kit.base.formats import size
 from kit.base.progress import Note, Progress, silent
 from kit.config import image_files
 from kit.images import bases, choose, freeze, metadata, pack, packer, recipe, sif, store
-from kit.images.build_request import BuilderOptions, BuildRequest
+from kit.images.build_request import BuildRequest
 from kit.images.engines import docker, tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.docker import Docker
@@ -26,8 +26,6 @@ from kit.images.sources import adopt, find
 from kit.images.sources.source import Source
 from kit.plan import source_files
 from kit.registry import oci
-
-BUILDERS_OWN = "--secret, --target, ..."  # the options that only some engines know
 
 
 class Built(NamedTuple):
@@ -67,9 +65,9 @@ def _place(request: BuildRequest, name: str, digest: str) -> store.Place:
 
 def _refuse_conflicts(request: BuildRequest, is_image: bool) -> None:
     """Raise UsageError for options that do not go together, or not with an existing image."""
-    problem = fix = ""
-    if is_image and request.options._replace(platform=None) != BuilderOptions():
-        problem, where = f"{request.target} is an image already: nothing is built", BUILDERS_OWN
+    problem = fix = where = ""
+    if is_image and (where := request.options._replace(platform=None).given()):
+        problem = f"{request.target} is an image already: nothing is built"
         fix = "leave the options of the builder out"
     elif request.locked and (is_image or request.to == "docker"):
         problem, where = "only the file of a recipe can be compared with a record", "--locked"
@@ -109,9 +107,9 @@ def _build(request: BuildRequest, note: Note) -> Built:
         fix = "build with docker or podman: --engine docker"
         if request.to == "docker":
             raise UsageError(f"{engine.name} makes no image for an engine", fix, where="--to")
-        if request.options != BuilderOptions():
-            problem = f"{engine.name} knows no secrets, stages and platforms"
-            raise UsageError(problem, fix, where=BUILDERS_OWN)
+        if given := request.options.given():
+            problem = f"{engine.name} builds here, and only docker and podman can do this"
+            raise UsageError(problem, f"leave it out, or {fix}", where=given)
     request.options.command()  # refuses wrong options before anything is done
     found = engine.adapted(_load(request, file, project, request.name or name))
     contents = found.contents(note)  # refuses missing files before a registry is asked

@@ -33,6 +33,13 @@ class BuilderOptions(NamedTuple):
         words = [word for option, value in pairs if value for word in (option, value)]
         return [*words, *["--no-cache"] * self.no_cache, *self.words]
 
+    def given(self) -> str:
+        """Return the names of those that are set, as a message begins with them."""
+        named: dict[str, object] = {"--secret": self.secrets, "--ssh": self.ssh}
+        named |= {"--target": self.stage, "--platform": self.platform}
+        named |= {"--no-cache": self.no_cache, "--": self.words}
+        return ", ".join(name for name, value in named.items() if value)
+
     def architecture(self) -> str:
         """Return that of `platform`, "" for None.
 
