@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -526,6 +527,9 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
     capfd.readouterr()
     make(build.BuildRequest(options=wanted._replace(no_cache=False)))  # a new token is no new image
     assert capfd.readouterr().out == f"kit: {first} is up to date\n"
+    make(build.BuildRequest(options=wanted))
+    kept = f"  kit replaces no file; to build again, remove it first: rm {shlex.quote(str(first))}\n"
+    assert capfd.readouterr().out == f"kit: {first} is up to date\n{kept}" and len(engine.calls("build")) == 1
     for change in ({"stage": "first"}, {"platform": None}, {"words": ()}, {"secrets": ()}):
         make(build.BuildRequest(options=wanted._replace(**change)))  # type: ignore[arg-type]
     assert len(list(Path("images").glob("*.sqsh"))) == 5

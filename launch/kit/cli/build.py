@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -196,6 +197,9 @@ def make(request: BuildRequest) -> None:
         messages.say(built.name)
     elif built.duration_s is None:
         messages.say(f"{built.file} is up to date")
+        if request.options.no_cache:
+            file = shlex.quote(str(built.file))
+            print(f"  kit replaces no file; to build again, remove it first: rm {file}")
     else:
         messages.say(f"{built.file}: {size(built.bytes)}, in {built.duration_s:.0f} s")
         print(f"  in a job: `image: {built.name}`")
