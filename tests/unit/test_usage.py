@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Optional
 
+import kit
 import pytest
 from kit.cli import run_views
 from kit.runs import history, status
@@ -49,7 +50,7 @@ def attempt(run: Run, job_id: str, hours: float, number: int = 1, *, nodes: str 
 
 def used(run: Run) -> Usage:
     (found,) = (each for each in status.query(history.runs()) if each.run.folder == run.folder)
-    assert found.run.usage
+    assert found.run.usage and found.elapsed_s == found.run.usage.elapsed_s
     return found.run.usage
 
 
@@ -121,6 +122,10 @@ def test_the_gpu_hours_of_an_array_are_those_of_all_tasks(tmp_path: Path, fake_s
         (HOUR_S, 0, 8.0, "node[1-2]"),
         (HOUR_S / 4, 2, 1.0, "node1"),
     ]
+    one = json.loads(kit_here("status", "7", "--task", "1", "--json").out)
+    assert (one["elapsed_s"], one["exit_code"], one["gpu_hours"], one["nodes"]) == (HOUR_S / 4, 2, 1.0, "node1")
+    assert kit.find("7_1").status.elapsed_s == HOUR_S / 4
+    assert [task.elapsed_s for task in kit.find("7").wait().tasks] == [HOUR_S, HOUR_S / 4]
     assert re.search(r"^0 +COMPLETED  1h 0m\n1 +FAILED +15m 0s", kit_here("status", "7").out, re.MULTILINE)
 
 

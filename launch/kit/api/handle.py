@@ -92,4 +92,6 @@ def _content(log: Path) -> bytes:
 
 def _with_tasks(found: Status) -> Status:
     """Return the status of an array with that of its tasks, which an ended one lacks."""
-    return found._replace(tasks=array_status.tasks(found)) if found.run.array else found
+    if not found.run.array:
+        return found
+    return found._replace(tasks=array_status.measured(*array_status.tasks(found)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Optional
 
 from kit.base import formats
 from kit.cli import tables
-from kit.runs import array_status, events, log_files, nccl_network, run_dir, usage
+from kit.runs import array_status, events, log_files, nccl_network, run_dir
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_files import LogEnd
@@ -95,14 +94,10 @@ def _show_tasks(shown: Status) -> None:
 
 
 def _measured_tasks(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
-    """Yield each task with its values and what it used: the history has the whole array alone."""
-    plan = run_dir.recorded_plan(shown.run.paths.folder)
-    gpus, sweep = plan.layout.gpus_per_node, plan.program.sweep
-    for task in array_status.tasks(shown):
+    """Yield each task, and what it used if it has ended, with its values."""
+    sweep = run_dir.recorded_plan(shown.run.paths.folder).program.sweep
+    for task in array_status.measured(*array_status.tasks(shown)):
         place = task.run.task or 0
-        if not task.active and task.run.id:
-            used = usage.of_job(task.run.paths, task.run.id, gpus, None)
-            task = task._replace(run=replace(task.run, usage=used))
         yield task, {name: column[place] for name, column in sweep if place < len(column)}
 
 

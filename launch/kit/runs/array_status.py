@@ -11,7 +11,7 @@ from typing import Optional
 
 from kit.base.errors import UsageError
 from kit.base.formats import first, spans
-from kit.runs import history, job_chain, job_status, log_outcome, lookup
+from kit.runs import history, job_chain, job_status, log_outcome, lookup, run_dir, usage
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_choice import LogChoice
@@ -201,6 +201,22 @@ def task(shown: Status, which: Optional[int]) -> Status:
     if which is None:
         return shown
     return next(each for each in tasks(shown) if each.run.task == which)
+
+
+def measured(*tasks: Status) -> tuple[Status, ...]:
+    """Return tasks of one array with what those that have ended used, by their events.
+
+    The history has that of the whole array alone.
+    """
+    gpus = run_dir.recorded_plan(tasks[0].run.paths.folder).layout.gpus_per_node
+    return tuple(_measured(each, gpus) for each in tasks)
+
+
+def _measured(found: Status, gpus: int) -> Status:
+    if found.active or not found.run.id:
+        return found
+    used = usage.of_job(found.run.paths, found.run.id, gpus, found.elapsed_s)
+    return found._replace(run=replace(found.run, usage=used), elapsed_s=used.elapsed_s)
 
 
 def failure(task: Status) -> str:

@@ -51,7 +51,13 @@ def query(runs: list[Run]) -> list[Status]:
     asked = {run.asked_of for run in runs_left if _is_slurms(run)}
     if refusals and len(refusals) >= len(asked):
         raise refusals[0]
-    return [found[run] for run in runs]
+    return [_with_time(found[run]) for run in runs]
+
+
+def _with_time(found: Status) -> Status:
+    """Return the status with the time that was noted at the run's end."""
+    used = found.run.usage
+    return found._replace(elapsed_s=used.elapsed_s) if used else found
 
 
 def _untold(run: Run, error: KitError) -> Status:
@@ -192,7 +198,10 @@ def _begun_s(run: Run) -> float:
 
 def of_task(run: Run, number: Optional[int]) -> Status:
     """Return the status of one task of an array; without a number that of the run."""
-    return array_status.task(query([run])[0], number)
+    found = query([run])[0]
+    if number is None:
+        return found
+    return array_status.measured(array_status.task(found, number))[0]
 
 
 def running(word: str, task: Optional[int]) -> Run:
