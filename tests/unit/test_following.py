@@ -17,6 +17,7 @@ from kit.runs.history import Run
 from kit.runs.job_watch import Watch
 from kit.slurm import client
 
+import event_lines
 from far_side import Slurm
 from plans import noted_run, plan_of, recorded
 
@@ -248,12 +249,15 @@ def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slur
 
 def test_a_rehearsal_that_stopped_for_its_checkpoint_is_not_called_a_failure_of_the_program(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
     program = '["bash", "-c", "trap \'exit 75\' USR1; while sleep 0.1; do :; done"]'
-    keys = "launcher: srun\non_preempt: checkpoint\ntime: '0:08'\ncheckpoint_s: 5\n"
+    keys = "launcher: srun\non_preempt: checkpoint\ntime: '0:08'\ncheckpoint_s: 5\nnotify: {command: cp /dev/stdin told}\n"
     (tmp_path / "job.yaml").write_text(f"command: {program}\n{keys}")
     assert kit_here("run", "job.yaml", "--output", "run").code == 75
     (run,) = history.runs()
     stopped = "all ranks have stopped for a checkpoint"
     assert (run.state, run.why) == ("TIMEOUT", f"{stopped}; to go on: kit rerun")
+    assert (tmp_path / "told").read_text().startswith(f"kit: {run.name} ({run.id}) TIMEOUT after ")
+    (end,) = event_lines.read(run.paths.logs(run.id), "ends")
+    assert (end["code"], end["outcome"]) == (75, "TIMEOUT")
     assert kit_here("why", "run").out.splitlines()[1:6] == [
         "  no rank has failed",
         "cause: it stopped near its time limit, so that it can go on from its checkpoint (checkpointed)",

@@ -136,7 +136,10 @@ preempt::go_on() {
   [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${KIT_GO_ON}" # cancelled meanwhile
   [[ -z "${KIT_REQUEST}" ]] || preempt::answer_request "$1"
   if [[ -n "${KIT_LOOPBACK:-}" ]]; then
-    [[ -z "${KIT_NEAR_END:-}" || -n "$(event::of node_refused)" ]] || event::note stopped_by state TIMEOUT cause checkpointed problem "$1" fix "to go on: kit rerun"
+    if [[ -n "${KIT_NEAR_END:-}" && -z "$(event::of node_refused)" ]]; then
+      KIT_OUTCOME=TIMEOUT
+      event::note stopped_by state TIMEOUT cause checkpointed problem "$1" fix "to go on: kit rerun"
+    fi
     kit::say "$1; start it again to go on"
     exit "${KIT_GO_ON}"
   fi
