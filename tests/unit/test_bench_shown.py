@@ -390,6 +390,12 @@ def test_a_run_is_called_as_asked_or_after_its_job(given: dict[str, str], target
     assert job.name == name and not problems.found
 
 
+def test_nobody_is_told_of_the_end_of_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: train.py\nnotify: {command: [mail, team]}\n")
+    assert bench.load("job.yaml", {}, [], Problems()).notify is None
+
+
 @pytest.mark.parametrize("launcher", bench.LAUNCHERS)
 def test_a_jobs_own_launcher_is_kept(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -42,7 +42,7 @@ class BenchRequest:
 def load(
     target: Optional[str], overrides: dict[str, Located], arguments: list[str], problems: Problems
 ) -> Job:
-    """Return the job without its command, and without the keys that repeat, resume or limit it."""
+    """Return the job without its command, and without what is for its training alone."""
     if target and not job_file.is_yaml(Path(target)):
         show = f"to see what a run of it measured: kit bench --show {target}"
         fix = f"kit bench starts a program of its own; {show}"
@@ -56,8 +56,8 @@ def load(
     job = job_file.load(target or program, {**overrides, **command}, arguments, problems)
     name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
-    training: dict[str, Any] = dict.fromkeys(("sweep", "array", "max_restarts", "elastic"))
-    training |= preemption.NEVER
+    left_out = ("sweep", "array", "max_restarts", "elastic", "notify", *preemption.NEVER)
+    training: dict[str, Any] = dict.fromkeys(left_out)
     time = job.time if "time" in overrides else TIME
     return replace(job, **training, name=name, launcher=launcher, time=time, code="live")
 
