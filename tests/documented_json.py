@@ -29,12 +29,12 @@ def check(value: Any, kind: str, where: str = "") -> None:
     """Fail where a value is not of the documented type."""
     if kind.endswith(" or null"):
         kind = kind[: -len(" or null")] if value is not None else "null"
-    if kind.startswith("list of "):
+    if kind.startswith("array of "):
         assert isinstance(value, list), where
         for item in value:
-            check(item, kind[len("list of ") :], f"{where}[]")
+            check(item, kind[len("array of ") :], f"{where}[]")
         return
-    plain = {"text": str, "number": (int, float), "flag": bool, "object": dict, "null": type(None)}
+    plain = {"string": str, "number": (int, float), "boolean": bool, "object": dict, "null": type(None)}
     if kind in plain:
         assert isinstance(value, plain[kind]) and (kind != "number" or not isinstance(value, bool)), (where, value, kind)
         return

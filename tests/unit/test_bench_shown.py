@@ -18,6 +18,7 @@ from kit.cluster.bench.links import Link
 from kit.config import bandwidth_target, profiles
 from kit.config.yaml_source import Located
 
+from documented_json import check, printed
 from samples import HOSTILE_NAME
 
 
@@ -147,6 +148,8 @@ def test_wrong_sums_are_said_and_are_a_failure() -> None:
 
 def test_the_json_has_the_file_and_the_verdict() -> None:
     found = bandwidth.as_json(made(SPEEDS, {"node1 node2": 10.0, "node1 node3": 2.0, "node2 node3": 2.5}, expect=EXPECTS_180))
+    check(found, "Bench")
+    assert all(list(pair) == ["nodes", *found["sizes"][0]] for pair in found["pairs"])
     assert found["slow_nodes"] == [{"name": "node3", "busbw": 2.5, "usual": 10.0}] and found["slow_links"] == [] and found["ok"] is False
     assert found["share"] == pytest.approx(112 / 180) and found["best_busbw_GBps"] == 112 and len(found["sizes"]) == 3
 
@@ -348,7 +351,9 @@ def test_a_run_here_is_one_of_the_history_and_its_code_is_in_its_folder(kit, tmp
     run = a_run(tmp_path, kit)
     assert sorted(path.name for path in (run / "code").iterdir()) == ["bandwidth.py", "collectives.py", "ranks.py"]
     assert kit("runs").stdout.splitlines()[1].split()[1] == "bench"
-    assert json.loads(kit("bench", "--show", "bench", "--json").stdout)["best_busbw_GBps"] == 112
+    shown = printed(kit("bench", "--show", "bench", "--json").stdout)
+    check(shown, "Bench")
+    assert shown["best_busbw_GBps"] == 112
     plain = kit("bench", "--show", str(run), PYTHONIOENCODING="ascii").stdout
     assert plain.isascii() and "\n 1 KiB " in plain
     kit("rerun", "bench", "--output", "again", PATH=f"{tmp_path / 'python/bin'}:{os.environ['PATH']}")

@@ -44,7 +44,7 @@ def test_runs_are_printed_as_documented_whatever_their_names_hold(tmp_path: Path
     run = history.ended(hostile_run(tmp_path), "FAILED", f"exit code 7 {HOSTILE}")
     for command in ("status", "runs"):
         found = printed(kit_here(command, "--json").out)
-        check(found, "list of A run with its status")
+        check(found, "array of A run with its status")
         assert [(item["name"], item["folder"], item["state"]) for item in found] == [(HOSTILE, str(tmp_path / HOSTILE), "FAILED")]
         assert os.fsencode(found[0]["folder"]) == os.fsencode(run.folder)
     whole = printed(kit_here("status", "7", "--json").out)
@@ -136,7 +136,7 @@ def test_nodes_are_printed_as_documented(tmp_path: Path, kit_here) -> None:
     record.parent.mkdir(parents=True)
     record.write_bytes(f'{int(time.time())} node7 no answer: "x"\x1b'.encode() + b"\xff\n")
     found = printed(kit_here("nodes", "--json").out)
-    check(found, "list of Bad node")
+    check(found, "array of Bad node")
     assert found[0]["node"] == "node7" and found[0]["until_s"] > time.time()
 
 
@@ -148,7 +148,7 @@ def test_images_are_printed_as_documented(tmp_path: Path, kit_here) -> None:
         json.dumps({"kit": "0", "digest": "0" * 64, "name": HOSTILE, "file": f"{stem}.sqsh", "sha256": "0", "size": 9})
     )
     found = printed(kit_here("images", "--json").out)
-    check(found, "list of Image")
+    check(found, "array of Image")
     assert (found[0]["name"], found[0]["bytes"], found[0]["runs"]) == (HOSTILE, 9, [])
 
 
