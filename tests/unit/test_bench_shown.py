@@ -406,3 +406,14 @@ def test_a_jobs_own_launcher_is_kept(launcher: str, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(f"command: train.py\nlauncher: {launcher}\n")
     assert bench.load("job.yaml", {}, [], Problems()).launcher == launcher
+
+
+def test_an_option_that_a_measurement_has_no_use_for_is_refused_where_it_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: train.py\nmax_restarts: 2\n")
+    problems = Problems()
+    typed = {name: Located("2", f"--{name.replace('_', '-')}") for name in ("max_restarts", "array")}
+    assert bench.load("job.yaml", typed, [], problems).max_restarts is None
+    assert [(found.where, found.problem, found.fix) for found in problems.found] == [
+        (f"--{name}", "kit bench has no use for it", "leave it out") for name in ("array", "max-restarts")
+    ]

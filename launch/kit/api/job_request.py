@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
@@ -55,7 +55,7 @@ class JobRequest:
             job = job_file.load("true", overrides, self.arguments, self.problems)
         else:
             job = self.load()
-        return replace(job, notify=None, **preemption.NEVER)
+        return job_file.without(job, ("notify", *preemption.NEVER), self.command, self.problems)
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,16 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
         fix = "add `command: train.py`, or lines of bash under `script: |`"
         problems.add(target, "no command is given", fix)
     return Job(**parsed, places=places)
+
+
+def without(job: Job, names: Iterable[str], command: str, problems: Problems) -> Job:
+    """Return the job without keys that a command has no use for; refuse those that were typed."""
+    names = tuple(names)
+    for where in (job.places.get(name, "") for name in names):
+        if where.startswith("--"):
+            problems.add(where, f"kit {command} has no use for it", "leave it out")
+    unset: dict[str, Any] = dict.fromkeys(names)
+    return replace(job, **unset)
 
 
 def _refuse_both(parsed: dict[str, Any], given: dict[str, Located], problems: Problems) -> None:

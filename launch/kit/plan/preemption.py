@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kit.base.errors import Problems, did_you_mean
 from kit.config import expansion, plugins
@@ -21,8 +20,8 @@ _NEEDED = {
     "max_requeues": "checkpoint",
     "resubmit": "checkpoint",
 }
-# Over the keys of a job that nobody starts again.
-NEVER: dict[str, Any] = dict.fromkeys(("on_preempt", *_NEEDED))
+# Keys that say nothing where nobody starts the job again.
+NEVER = ("on_preempt", *_NEEDED)
 
 
 def on_preempt(job: Job, problems: Problems) -> str:

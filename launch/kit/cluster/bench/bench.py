@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from kit.base import assets
 from kit.base.errors import Problems, UsageError
@@ -57,9 +57,9 @@ def load(
     name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
     left_out = ("sweep", "array", "max_restarts", "elastic", "notify", *preemption.NEVER)
-    training: dict[str, Any] = dict.fromkeys(left_out)
+    job = job_file.without(job, left_out, "bench", problems)
     time = job.time if "time" in overrides else TIME
-    return replace(job, **training, name=name, launcher=launcher, time=time, code="live")
+    return replace(job, name=name, launcher=launcher, time=time, code="live")
 
 
 def with_program(plan: Plan, request: BenchRequest) -> Plan:
