@@ -233,6 +233,16 @@ def test_another_users_file_is_neither_unpacked_nor_replaced(site: Site) -> None
     assert file.stat().st_uid == 65534
 
 
+def test_a_link_that_somebody_else_put_beside_the_image_is_not_written_through(site: Site) -> None:
+    site.job("first")
+    file, thesis = site.kept(), site.folder / "thesis.tex"
+    thesis.write_text("years of work\n")
+    (site.images / f".{file.name}.{JOB_ID}.unfinished").symlink_to(thesis)
+    site.job("first", 'echo more >"${TRITON_CACHE_DIR}/other"')
+    assert thesis.read_text() == "years of work\n" and site.unfinished() == []
+    assert names(file) == ["./triton/kernel", "./triton/other"] and not file.is_symlink()
+
+
 def test_an_image_folder_that_is_not_writable_is_named_once(open_folder: Path) -> None:
     if not as_ordinary_user():
         pytest.skip("needs root, to become another user whom permissions bind")

@@ -66,9 +66,10 @@ kept_cache::keep() {
   rm -f -- "${unfinished}" "${mark}"
 }
 
-# kept_cache::pack - writes the file under another name first. What is not in it is newer than the caller's `mark`.
+# kept_cache::pack - writes the file under another name first. What is not in it is newer than the caller's `mark`. Others may write to the
+# image's folder: a link that one of them put there is not followed.
 kept_cache::pack() {
-  touch "${age[@]}" -- "${mark}" && (umask 077 && kept_cache::archive >"${unfinished}") &&
+  touch "${age[@]}" -- "${mark}" && rm -f -- "${unfinished}" && (umask 077 && set -o noclobber && kept_cache::archive >"${unfinished}") &&
     mv --no-target-directory -- "${unfinished}" "${file}" &&
     mv --no-target-directory -- "${mark}" "${KIT_CACHE_DIR}/.kit-kept"
 } 2>/dev/null
