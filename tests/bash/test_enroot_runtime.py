@@ -293,6 +293,22 @@ def test_a_link_in_place_of_the_scratch_folder_is_refused(node: Node) -> None:
     assert done.stderr.startswith(f"kit: error: node7: {node.scratch}/kit-{os.getuid()} belongs to somebody else\n")
 
 
+def test_links_of_an_image_in_the_place_of_kits_own_files_lead_to_no_file_of_the_host(tmp_path: Path) -> None:
+    rootfs, thesis = tmp_path / "rootfs", tmp_path / "thesis.tex"
+    rootfs.mkdir()
+    thesis.write_text("years of work\n")
+    os.utime(thesis, (0, 0))
+    script = 'source "${KIT_RUN_DIR}/lib/kept_container.sh"; kept_container::"$2" "$1" "${@:3}"'
+    for name in (".kit-used", ".kit-complete"):
+        (rootfs / name).symlink_to(thesis)
+    bash(script, rootfs, "stamp", "image x", env=environment(KIT_RUN_DIR=str(SCRIPTS)), check=True)
+    assert (rootfs / ".kit-complete").read_text() == "image x\n" and (rootfs / ".kit-used").read_text() == ""
+    (rootfs / ".kit-used").unlink()
+    (rootfs / ".kit-used").symlink_to(thesis)  # by a program of the job
+    bash(script, rootfs, "use", env=environment(KIT_RUN_DIR=str(SCRIPTS)), check=True)
+    assert (thesis.read_text(), thesis.stat().st_mtime) == ("years of work\n", 0)
+
+
 # As GNU stat names them; fhgfs is BeeGFS.
 @pytest.mark.parametrize("kind", ["nfs", "lustre", "gpfs", "panfs", "ceph", "cifs", "smb2", "afs", "fhgfs"])
 def test_containers_on_a_network_file_system_are_refused(node: Node, kind: str) -> None:
