@@ -293,6 +293,23 @@ def test_a_link_in_place_of_the_scratch_folder_is_refused(node: Node) -> None:
     assert done.stderr.startswith(f"kit: error: node7: {node.scratch}/kit-{os.getuid()} belongs to somebody else\n")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+def test_a_link_in_place_of_the_containers_folder_is_followed_unless_somebody_else_made_it(node: Node) -> None:
+    """They could turn it to what they have prepared, when kit has looked."""
+    own, link = node.folder / "own", node.folder / "link"
+    own.mkdir()
+    link.symlink_to(own)
+    site = 'source "${KIT_RUN_DIR}/lib/enroot.sh" && enroot::site_data_path'
+    env = node.environment(ENROOT_STUB_SITE=str(link), HOME=str(node.folder / "home"))
+    assert node.start(ENROOT_DATA_PATH=str(link)).returncode == 0
+    assert bash(site, env=env).stdout == f"{link}\n"
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    for path in (link, f"{link}/"):
+        done = node.start(ENROOT_DATA_PATH=str(path))
+        assert done.returncode == 1 and done.stderr.startswith(f"kit: error: node7: {path} belongs to somebody else\n"), done.stderr
+    assert bash(site, env=env).stdout == ""
+
+
 def test_links_of_an_image_in_the_place_of_kits_own_files_lead_to_no_file_of_the_host(tmp_path: Path) -> None:
     rootfs, thesis = tmp_path / "rootfs", tmp_path / "thesis.tex"
     rootfs.mkdir()

@@ -31,8 +31,11 @@ enroot::site_data_path() {
   local path
   path="$(enroot::configured)"
   # A folder of all users would let one of them prepare what another starts.
-  [[ -n "${path}" && "${path}" != "${HOME}"/* && -O "${path}" && -w "${path}" ]] && ! enroot::is_remote "${path}" && printf '%s\n' "${path}"
+  [[ -n "${path}" && "${path}" != "${HOME}"/* && -w "${path}" ]] && enroot::is_own "${path}" && ! enroot::is_remote "${path}" && printf '%s\n' "${path}"
 }
+
+# enroot::is_own FOLDER - whether it is this user's. A site or the user may have made a link of it, but nobody else, who could turn it.
+enroot::is_own() { [[ -O "$1" && "$(stat -c %u -- "${1%/}")" == @(0|"${UID}") ]]; }
 
 # Past a few nodes, enroot's lock inside a container on a shared file system times out.
 enroot::is_remote() {

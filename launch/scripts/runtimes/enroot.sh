@@ -32,7 +32,7 @@ enroot::choose_paths() {
   enroot::set_paths
   (umask 077 && mkdir -p -- "${ENROOT_DATA_PATH}" "${ENROOT_RUNTIME_PATH}" "${ENROOT_CACHE_PATH}" "${ENROOT_TEMP_PATH}") ||
     kit::die "cannot write to ${ENROOT_DATA_PATH} or ${KIT_MINE}" "check their owner and free space, or unset ENROOT_DATA_PATH"
-  [[ -O "${ENROOT_DATA_PATH}" ]] ||
+  enroot::is_own "${ENROOT_DATA_PATH}" ||
     kit::die "${ENROOT_DATA_PATH} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
   ! enroot::is_remote "${ENROOT_DATA_PATH}" ||
     kit::die "${ENROOT_DATA_PATH} is on a network file system" "name node-local scratch in the cluster's profile, or unset ENROOT_DATA_PATH"
