@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kit.base.quote import bash as quoted
-from running import SCRIPTS, bash, environment, stub, until
+from running import NOBODY, SCRIPTS, bash, environment, stub, until
 
 PREPARE = """
 source "$1"
@@ -80,6 +80,19 @@ def test_they_are_unpacked_once_and_nobody_may_write_to_them(node: Node) -> None
     again = node.prepare()
     assert again.returncode == 0, again.stderr
     assert node.place.stat().st_ino == before and (node.place / ".kit-used").stat().st_mtime > 1e9, "`kit images gc` goes by it"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_those_in_a_folder_that_somebody_else_prepared_are_not_used(node: Node) -> None:
+    node.prepare()
+    mine = node.place.parent.parent
+    os.chown(mine, NOBODY, NOBODY)
+    done = node.prepare()
+    assert done.returncode == 1 and done.stderr.startswith(f"kit: error: node7: {mine} belongs to somebody else\n  fix: "), done.stderr
+    mine.rename(node.folder / "theirs")
+    os.chown(node.folder / "theirs", 0, 0)
+    mine.symlink_to(node.folder / "theirs")
+    assert f"{mine} belongs to somebody else" in node.prepare().stderr
 
 
 def test_a_start_that_was_killed_in_the_middle_leaves_nothing_that_another_uses(node: Node) -> None:

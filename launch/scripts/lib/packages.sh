@@ -21,11 +21,8 @@ packages::mount() { [[ "${KIT_RUNTIME}" == none ]] || KIT_MOUNTS+=("$(packages::
 packages::prepare() {
   local place
   place="$(packages::place)"
-  [[ ! -e "${place}" || -O "${place}" ]] || kit::die "${place} belongs to somebody else" "have it removed, or name another scratch folder in the cluster's profile"
-  if ! kept_container::is_whole "${place}"; then
-    scratch::make
-    mkdir -p -- "${place%/*}"
-  fi
+  scratch::make # even if they are there: somebody else may have prepared the folder
+  mkdir -p -- "${place%/*}"
   kept_container::make_once kept_container::is_whole "${place}" "unpacking ${KIT_PACKAGES}" packages::unpack "${place}"
   kept_container::use "${place}"
   ! scratch::is_noexec "${place%/*/*}" || packages::check_code "${place}"
