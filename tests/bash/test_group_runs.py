@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from running import until
+from running import SCRIPTS, bash, environment, until
 
 from kit_forks import Forks
 from samples import ROOT
@@ -250,6 +250,23 @@ def test_a_file_that_is_no_request_changes_nothing_while_the_ranks_save(team: Te
         until(lambda: "is not followed" in log.read_text())
         until(lambda: team.begun() == 2)
         assert team.process.poll() is None
+
+
+@pytest.mark.parametrize("umask", ["002", "077"])
+def test_what_is_kept_of_rays_logs_the_group_can_read_and_nobody_else_can_write(umask: str, tmp_path: Path) -> None:
+    script = """
+    umask "$1" && cd -- "$2" && mkdir -p ray-1-2/session_latest/logs log && echo said >ray-1-2/session_latest/logs/raylet.out
+    source "${KIT_RUN_DIR}/lib/ray.sh"
+    KIT_RAY_DIR="$2/ray-1-2" KIT_LOG_DIR="$2/log" NODE_RANK=1
+    set -m
+    sleep 60 &
+    KIT_RAY=$!
+    ray::end 1
+    """
+    bash(script, umask, tmp_path, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_SHARE="group"), check=True)
+    kept = [tmp_path / "log/ray1", tmp_path / "log/ray1/raylet.out"]
+    assert [f"{stat.S_IMODE(path.stat().st_mode):o}" for path in kept] == ["750", "640" if umask == "002" else "600"]
+    assert kept[1].read_text() == "said\n"
 
 
 def test_what_cannot_be_shared_is_refused_or_warned_of(team: Team) -> None:
