@@ -95,7 +95,7 @@ class Far:
 
     def own_kit(self) -> None:
         """Makes kit's own folder over there, with its mark."""
-        self.kit.mkdir(exist_ok=True)
+        self.kit.mkdir(mode=0o700, exist_ok=True)
         (self.kit / MARK).touch()
 
     def calls(self) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.base.quote import bash as quoted
 from kit.config.secrets import Secret
 from kit.remote import calls, install, records, session
 from kit.remote import project as brought
@@ -84,6 +85,36 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, new_projec
     assert done.err == (
         f"kit: cannot make kit's folder {far.home}/file/kit on login: Not a directory\n  fix: name one that you can write to: the profile's key `ssh_dir`\n"
     )
+
+
+@pytest.mark.parametrize(
+    "whose",
+    [
+        "the group's",
+        *(pytest.param(whose, marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")) for whose in ("another's", "a link's")),
+    ],
+)
+def test_a_folder_in_which_somebody_else_may_have_put_a_kit_is_refused_and_nothing_in_it_is_run(
+    whose: str, far: Far, kit_is_there, new_project: Path, kit_here
+) -> None:
+    own = far.home / "own"
+    kit_is_there(own)
+    (copy,) = own.glob("kit-*")
+    (copy / "service.py").unlink()  # the others are links to those of all tests
+    (copy / "service.py").write_text(f"import os\nos.mkdir({str(far.home / 'attacked')!r})\n")
+    if whose == "a link's":
+        far.kit.symlink_to(own)
+        os.chown(far.kit, 65534, 65534, follow_symlinks=False)
+    else:
+        own.rename(far.kit)
+        os.chown(far.kit, *((65534, 65534) if whose == "another's" else (-1, -1)))
+        far.kit.chmod(0o770 if whose == "the group's" else 0o755)
+    for words in ("images", "submit job.yaml"):
+        done = kit_here(*words.split(), "--cluster", "far")
+        problem = f"kit: {far.kit} on login is not for you alone: it is not yours, or others can write to it"
+        fix = f"if it is yours: chmod go-w {quoted(str(far.kit))}; else name another: `ssh_dir: kit-jobs`"
+        assert (done.code, done.err) == (1, f"{problem}\n  fix: {fix}\n")
+    assert not (far.home / "attacked").exists()
 
 
 @pytest.mark.parametrize("words", ["images", "submit job.yaml", "nodes"])

@@ -120,6 +120,11 @@ def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Cop
         what = "it has other files, and kit did not make it"
         fix = "name another folder, only for kit, in the profile: `ssh_dir: kit-jobs`"
         raise KitError(f"{folder} on {host.name} is not kit's: {what}", fix)
+    if refusal == "open":
+        what = "it is not yours, or others can write to it"
+        own = f"if it is yours: chmod go-w {bash(str(folder))}"
+        fix = f"{own}; else name another: `ssh_dir: kit-jobs`"
+        raise KitError(f"{folder} on {host.name} is not for you alone: {what}", fix)
     if refusal:
         fix = "name one that you can write to: the profile's key `ssh_dir`"
         raise KitError(f"cannot make kit's folder {folder} on {host.name}: {refusal}", fix)

@@ -20,11 +20,17 @@ def absolute(folder: str) -> str:
 
 
 def claim(folder: str) -> str:
-    """Make the folder kit's; return "", `foreign` for somebody else's, or why it cannot be made."""
+    """Make the folder kit's; return "", or why it cannot be.
+
+    That is `foreign` where something else is in it, `open` where others may have prepared it, or
+    the system's words.
+    """
     if ".." in folder.split("/") or not may_claim(folder):
         return "foreign"
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
+        if not is_private(folder):
+            return "open"
         os.close(os.open(os.path.join(folder, MARK), os.O_WRONLY | os.O_CREAT, 0o600))
     except OSError as error:
         return str(error.strerror)
@@ -42,6 +48,13 @@ def may_claim(folder: str) -> bool:
         return is_marked(folder) or not os.listdir(folder) or is_marked(folder)
     except OSError:  # anything may be in it
         return False
+
+
+def is_private(folder: str) -> bool:
+    """Return whether nobody else can write to the folder: what is in it runs as this user."""
+    facts, link = os.stat(folder), os.lstat(folder.rstrip("/"))
+    is_own = facts.st_uid == os.getuid() and link.st_uid in (os.getuid(), 0)
+    return is_own and not facts.st_mode & 0o022
 
 
 def is_marked(folder: str) -> bool:
@@ -85,7 +98,7 @@ def prepare(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
     if refusal:
         return {"folder": folder, "refusal": refusal}
     place = os.path.join(folder, kit)
-    if is_marked(place):
+    if is_marked(place) and is_private(place):
         os.utime(place, None)
     elif os.path.lexists(place):
         return {"folder": place, "refusal": "foreign"}
