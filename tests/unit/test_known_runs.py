@@ -316,6 +316,17 @@ def test_unfinished_folders_of_a_kit_that_was_killed_are_swept_after_a_day_and_n
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[2:], "mine"]) and list((tmp_path / "mine").iterdir()) == []
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_an_unfinished_folder_of_another_user_stays(tmp_path: Path) -> None:
+    theirs = tmp_path / ".kit-empty.abcd1234"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    os.utime(theirs, (0, 0))
+    with run_dir.make(tmp_path / "mine"):
+        pass
+    assert theirs.is_dir()
+
+
 def test_what_the_user_put_into_a_run_that_was_never_submitted_stays_and_the_run_is_over(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(submit, "SETTLE_S", 0)
     fake.script("sbatch", "exit 137")

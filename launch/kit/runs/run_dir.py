@@ -149,7 +149,8 @@ def _sweep(folder: Path) -> None:
         left = [Path(entry.path) for entry in entries if re.fullmatch(_UNFINISHED, entry.name)]
     for path in left:
         with contextlib.suppress(OSError, KitError):
-            if time.time() - path.lstat().st_mtime < DAY_S:
+            facts = path.lstat()
+            if facts.st_uid != os.geteuid() or time.time() - facts.st_mtime < DAY_S:
                 continue
             if not (path / _MARK).exists():
                 path.rmdir()  # that kit had no time to mark it; where something is in it, it stays
