@@ -327,6 +327,17 @@ def test_an_unfinished_folder_of_another_user_stays(tmp_path: Path) -> None:
     assert theirs.is_dir()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can choose any group")
+def test_a_run_in_the_place_of_an_empty_folder_is_of_its_group(tmp_path: Path) -> None:
+    """With which `share: group` shares it."""
+    place = tmp_path / "run"
+    place.mkdir()
+    os.chown(place, -1, 65534)
+    with run_dir.make(place):
+        pass
+    assert (place.stat().st_gid, place.stat().st_mode & 0o777) == (65534, 0o700)
+
+
 def test_what_the_user_put_into_a_run_that_was_never_submitted_stays_and_the_run_is_over(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(submit, "SETTLE_S", 0)
     fake.script("sbatch", "exit 137")

@@ -127,7 +127,11 @@ def _begin(place: Path) -> Path:
                 (place.parent / ".gitignore").write_text("*\n", encoding="ascii")
         place.parent.mkdir(parents=True, exist_ok=True)
         _sweep(place.parent)
-        return _new_folder(place)
+        unfinished = _new_folder(place)
+        if is_empty:
+            with contextlib.suppress(OSError):  # `share: group` names the group that it has
+                os.chown(unfinished, -1, place.stat().st_gid)
+        return unfinished
     except OSError as error:
         raise KitError(
             f"cannot write below {place.parent}: {error.strerror}",
