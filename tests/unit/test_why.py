@@ -312,6 +312,40 @@ def test_a_reason_that_an_earlier_failure_had_or_that_is_missing_is_not_shown(tm
     assert report.why(str(run_directory(tmp_path / "later", {0: (later, "1 node1 0\n")}))).line == "a.cpp:4: error: 'x' was not declared"
 
 
+IN_RAY = """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 12, in main
+    ray.get(worker.step.remote(batch))
+ray.exceptions.RayTaskError(ValueError): \x1b[36mray::Worker.step()\x1b[39m (pid=7, ip=10.0.0.1)
+  File "/home/me/worker.py", line 4, in step
+    return self.model(batch)
+           ^^^^^^^^^^^^^^^^^
+{}
+"""
+ANEW_IN_RAY = """KeyError: 'labels'
+
+The above exception was the direct cause of the following exception:
+
+\x1b[36mray::Worker.step()\x1b[39m (pid=7, ip=10.0.0.1)
+  File "/home/me/worker.py", line 6, in step
+    raise ValueError("a bad batch") from error
+ValueError: a bad batch"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "cause", "place"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "gpu-out-of-memory", "4"),
+        ("KeyError: 'labels'", "exception", "4"),
+        (ANEW_IN_RAY, "exception", "6"),
+    ],
+)
+def test_what_a_task_of_ray_raised_is_the_cause_with_its_place_in_the_task(raised: str, cause: str, place: str, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (IN_RAY.format(raised), "1 node1 0\n")})))
+    line = raised.split("\n")[-1]
+    assert found.cause == cause and f"\ncause: {line}, at /home/me/worker.py:{place}" in str(found) and f"  | {line}\n" in str(found)
+
+
 def test_the_place_of_an_exception_in_compiled_python_is_the_line_that_called_it(tmp_path: Path) -> None:
     found = report.why(str(copy_of("gpu-too-small-for-cupy", tmp_path)))
     assert ", at train.py:6 (in cupy/cuda/memory.pyx:1560): " in found.title

@@ -37,6 +37,8 @@ _NOISE = re.compile(
 )
 _LOGGED = re.compile("ERROR|CRITICAL|Exception in thread")
 _GROUP = re.compile(r"^\s*[|+] ?")
+# Ray puts the traceback of a task into the message of the exception that its caller gets.
+_RAY_TASK = re.compile(r"ray\.exceptions\.RayTaskError\(|(?:\x1b\[\d+m)?ray::.* \(pid=")
 
 
 class TracebackFrame(NamedTuple):
@@ -139,7 +141,9 @@ def read(lines: list[str]) -> End:
 
 def _begins_traceback(line: str) -> bool:
     """Return True for a traceback's title, or for a frame where the title is cut off."""
-    return BEGIN in line or bool(_FRAME.match(line) and line.endswith(tuple("0123456789")))
+    if BEGIN in line or _RAY_TASK.match(line):
+        return True
+    return bool(_FRAME.match(line) and line.endswith(tuple("0123456789")))
 
 
 def _read_alone(lines: list[str]) -> Optional[Raised]:
@@ -164,7 +168,7 @@ def _read_block(lines: list[str], begin: int) -> Raised:
         elif line.startswith(_BOX):
             if frames and (boxed := _BOXED_SOURCE.match(line)):
                 frames[-1] = frames[-1]._replace(source=boxed[1].strip("│ "))
-        elif line[:1] not in (" ", "\t", ""):
+        elif line[:1] not in (" ", "\t", "") and not _RAY_TASK.match(line):
             break
         elif frames and not frames[-1].source:
             frames[-1] = frames[-1]._replace(source=line.strip())
