@@ -456,6 +456,33 @@ def test_of_two_messages_in_one_log_that_weigh_the_same_the_later_one_is_the_cau
         assert report.why(str(run)).cause == later
 
 
+@pytest.mark.parametrize(
+    ("said", "cause", "shown"),
+    [
+        (["nvidia-container-cli: initialization error: nvml error: driver not loaded", "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1"], "no-driver", 0),
+        (["[INFO] Querying registry for permission grant", "[ERROR] URL https://registry.example.org/v2/a/manifests/1 returned error code: 401 Unauthorized"], "image-refused", 1),
+        (["[INFO] Fetching image manifest list", "[ERROR] URL https://registry-1.docker.io/v2/a/manifests/1 returned error code: 429 Too Many Requests"], "image-refused", 1),
+        (["mkdir: cannot create directory ‘/run/user/1000’: Permission denied"], "permission-denied", 0),
+        (["[INFO] Extracting image layers...", "write_file: failed to create file /x, because No space left on device", "failed"], "disk-full", 1),
+        (["[INFO] Extracting", "", "[ERROR] Failed to refresh the dynamic linker cache", "[ERROR] /etc/87-slurm.sh exited with return code 1"], "container-not-started", 2),
+    ],
+)  # fmt: skip
+def test_where_pyxis_starts_no_container_the_cause_is_what_enroot_said(said: list[str], cause: str, shown: int, tmp_path: Path) -> None:
+    lines = ["container start failed with error code: 1", "printing enroot log file:", *(f"    {line}" for line in said), "couldn't start container"]
+    text = "".join(f"slurmstepd: error: pyxis: {line}\n" for line in lines)
+    run = run_directory(tmp_path / "run", {}, "srun: error: node1: task 0: Exited with exit code 1\nsrun: error: node2: task 1: Killed\n", {"node1": text})
+    event_lines.add(run / "log/7", "batch", "ends", code=1)
+    found = report.why(str(run))
+    assert (found.cause, found.line) == (cause, f"slurmstepd: error: pyxis:     {said[shown]}")
+
+
+def test_a_file_without_permission_is_named_without_its_quotes(tmp_path: Path) -> None:
+    for number, quoted in enumerate(("'/run/a'", "‘/run/a’", "/run/a")):
+        run = run_directory(tmp_path / f"run{number}", {}, "", {"node1": f"mkdir: cannot create directory {quoted}: Permission denied\n"})
+        event_lines.add(run / "log/7", "batch", "ends", code=1)
+        assert report.why(str(run)).fix.startswith("see who owns it: ls -ld /run/a;")
+
+
 def test_an_exception_that_was_caught_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "warning: OSError: [Errno 28] No space left on device: no cache\nepoch 1\nTraceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
     show(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
