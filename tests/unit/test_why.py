@@ -243,6 +243,12 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("httpx2.ConnectTimeout: timed out", "no-network"),
     ("requests.exceptions.ReadTimeout: (ReadTimeoutError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out. (read timeout=10)\"), '(Request ID: 6b)')", "no-network"),
     ("requests.exceptions.ReadTimeout: HTTPConnectionPool(host='10.0.0.1', port=8000): Read timed out. (read timeout=10)", "exception"),
+    ("RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module parameter outside the `forward` function.", "parameter-ready-twice"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, invalid usage, NCCL version 2.27.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nNET/IB : req 0/1 tag 0 peer 10.0.0.2<58683> collective mismatch error, local size 496640 remote size 65536", "ranks-disagree"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, internal error, NCCL version 2.27.5\nncclInternalError: Internal check failed.\nLast error:\nMessage truncated : received 1024 bytes instead of 256", "nccl-versions-differ"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error, NCCL version 2.27.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 217 'peer access is not supported between these two devices'", "nccl-cuda-error"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error, NCCL version 2.27.5\nncclUnhandledCudaError: Call to CUDA function failed.", "nccl-error"),
+    ("torch.distributed.DistStoreError: wait timeout after 900000ms, keys: /none/torchelastic/role_info/0, /none/torchelastic/role_info/1", "rendezvous-timeout"),
 ]  # fmt: skip
 
 
