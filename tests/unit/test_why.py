@@ -249,6 +249,31 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error, NCCL version 2.27.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 217 'peer access is not supported between these two devices'", "nccl-cuda-error"),
     ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error, NCCL version 2.27.5\nncclUnhandledCudaError: Call to CUDA function failed.", "nccl-error"),
     ("torch.distributed.DistStoreError: wait timeout after 900000ms, keys: /none/torchelastic/role_info/0, /none/torchelastic/role_info/1", "rendezvous-timeout"),
+    ("/tmp/a/main.c:5:10: fatal error: Python.h: No such file or directory\nsubprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/a/main.c', '-O3', '-shared', '-lcuda']' returned non-zero exit status 1.", "compiler-missing"),
+    ("  File \"/usr/lib/python3.11/subprocess.py\", line 1863, in _execute_child\n    raise child_exception_type(errno_num, err_msg, err_filename)\nFileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'", "cuda-toolkit-missing"),
+    ("  File \"/usr/lib/python3.11/subprocess.py\", line 1863, in _execute_child\n    raise child_exception_type(errno_num, err_msg, err_filename)\nFileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'", "program-missing"),
+    ("  File \"/usr/lib/python3.11/subprocess.py\", line 1863, in _execute_child\n    raise child_exception_type(errno_num, err_msg, err_filename)\nFileNotFoundError: [Errno 2] No such file or directory: '/tools/ffmpeg'", "file-missing"),
+    ("  File \"/venv/lib/python3.11/site-packages/deepspeed/comm/comm.py\", line 677, in mpi_discovery\n    from mpi4py import MPI\nModuleNotFoundError: No module named 'mpi4py'", "no-launcher"),
+    ("ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set", "no-launcher"),
+    ("ModuleNotFoundError: No module named 'torch.nn'; 'torch' is not a package", "module-shadowed"),
+    ("AttributeError: module 'wandb' has no attribute 'init'", "module-shadowed"),
+    ("ImportError: cannot import name 'load_dataset' from 'datasets' (unknown location)", "module-shadowed"),
+    ("ImportError: cannot import name 'load_dataset' from partially initialized module 'datasets' (most likely due to a circular import) (/home/me/datasets.py)", "module-shadowed"),
+    ("ImportError: cannot import name 'x' from partially initialized module 'torch' (most likely due to a circular import) (/venv/lib/python3.11/site-packages/torch/__init__.py)", "import-failed"),
+    ("ImportError: cannot import name 'Net' from partially initialized module 'net' (most likely due to a circular import) (/home/me/net.py)", "import-failed"),
+    ("ModuleNotFoundError: No module named 'torchvision.transforms.functional_tensor'", "versions-differ"),
+    ("ModuleNotFoundError: No module named 'torch._six'", "versions-differ"),
+    ("ModuleNotFoundError: No module named 'pkg_resources'", "versions-differ"),
+    ("ModuleNotFoundError: No module named 'datasets.cifar'", "module-missing"),
+    ("ValueError: The checkpoint you are trying to load has model type `qwen2_5_vl` but Transformers does not recognize this architecture.", "versions-differ"),
+    ("RuntimeError: Dataset scripts are no longer supported, but found superb.py", "versions-differ"),
+    ("ValueError: Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, we now require users to upgrade torch to at least v2.6", "versions-differ"),
+    ("Exception: data did not match any variant of untagged enum ModelWrapper at line 1251012 column 3", "versions-differ"),
+    ("TypeError: Trainer.__init__() got an unexpected keyword argument 'tokenizer'", "versions-differ"),
+    ("TypeError: Trainer.__init__() got an unexpected keyword argument 'rates'", "exception"),
+    ("TypeError: Seq2SeqTrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'", "versions-differ"),
+    ("ImportError: This modeling file requires the following packages that were not found in your environment: flash_attn. Run `pip install flash_attn`", "module-missing"),
+    ("ImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=1.1.0`: Please run `pip install transformers[torch]` or `pip install 'accelerate>=1.1.0'`", "module-missing"),
 ]  # fmt: skip
 
 
@@ -261,6 +286,7 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
 
 ODD_LINES = {
     "extension-not-built": ["FAILED: x\n", "FAILED: x error\n", "x\n", "error "],
+    "compiler-missing": ["fatal error: ", "fatal error: x\n", "ld: " * 99 + "\n"],
     "no-attention-kernel": [
         "UserWarning: ",
         "UserWarning: Triggered internally at ",
@@ -316,6 +342,26 @@ def test_the_fix_is_of_the_variant_of_a_cause(name: str, said: str, tmp_path: Pa
 )
 def test_the_line_that_says_the_reason_is_shown_where_the_exception_does_not_say_it(name: str, line: str, tmp_path: Path) -> None:
     assert line in report.why(str(copy_of(name, tmp_path))).line
+
+
+GCC = "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/a/main.c', '-O3', '-lcuda']' returned non-zero exit status 1."
+
+
+@pytest.mark.parametrize(
+    ("before", "raised", "cause"),
+    [
+        ("/tmp/a/main.c:5:10: fatal error: Python.h: No such file or directory", GCC, "compiler-missing"),
+        ("/usr/bin/ld: cannot find -lcuda: No such file or directory", GCC, "compiler-missing"),
+    ],
+)
+def test_the_line_before_an_exception_that_says_why_is_shown(before: str, raised: str, cause: str, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (f"{before}\n{traceback(raised)}", "1 node1 0\n")})))
+    assert (found.cause, found.line) == (cause, before)
+
+
+def test_the_fix_for_the_argument_of_an_older_launcher_is_another_launcher(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {0: ("train.py: error: unrecognized arguments: --local-rank=0\n", "2 node1 0\n")})
+    assert "os.environ['LOCAL_RANK']" in report.why(str(run)).fix
 
 
 def test_a_reason_that_an_earlier_failure_had_or_that_is_missing_is_not_shown(tmp_path: Path) -> None:
@@ -639,6 +685,7 @@ FALSE_WORDS = {
         1,
         "exception",
     ),
+    "its own compiler": (traceback("subprocess.CalledProcessError: Command '['gcc', 'net.c']' returned non-zero exit status 1.", "compile()"), 1, "exception"),
     "its own broken pipe": (traceback("BrokenPipeError: [Errno 32] Broken pipe", "viewer.stdin.write(image)"), 1, "exception"),
 }
 
