@@ -274,6 +274,18 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("TypeError: Seq2SeqTrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'", "versions-differ"),
     ("ImportError: This modeling file requires the following packages that were not found in your environment: flash_attn. Run `pip install flash_attn`", "module-missing"),
     ("ImportError: Using the `Trainer` with `PyTorch` requires `accelerate>=1.1.0`: Please run `pip install transformers[torch]` or `pip install 'accelerate>=1.1.0'`", "module-missing"),
+    ("  File \"/usr/lib/python3.11/multiprocessing/popen_fork.py\", line 66, in _launch\n    self.pid = os.fork()\n               ^^^^^^^^^\nOSError: [Errno 12] Cannot allocate memory", "host-out-of-memory"),
+    ("OSError: [Errno 12] Cannot allocate memory", "memory-error"),
+    ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory on the node (IP: 10.0.0.1) where the task was running was 503.2GB / 512GB (0.95)", "host-out-of-memory"),
+    ("RuntimeError: unable to mmap 29764 bytes from file </torch_10182_3020184674_63991>: Cannot allocate memory (12)", "too-many-maps"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/home/me/.triton/cache/cff6/_rms_norm.ttir.tmp.pid_15735_304289' -> '/home/me/.triton/cache/cff6/_rms_norm.ttir'", "compile-cache-broken"),
+    ("OSError: [Errno 16] Device or resource busy: '/shared/.triton/cache/ABC/tmp.pid_1_x'", "compile-cache-broken"),
+    ("ImportError: /home/me/.triton/cache/abcd/__triton_launcher.cpython-312-x86_64-linux-gnu.so: cannot stat shared object: Stale file handle", "compile-cache-broken"),
+    ("OSError: [Errno 116] Stale file handle: '/nfs/cache/indices.arrow'", "stale-file"),
+    ("RuntimeError: stack expects each tensor to be equal size, but got [3, 224, 224] at entry 0 and [3, 200, 224] at entry 1", "shape-mismatch"),
+    ("RuntimeError: Trying to resize storage that is not resizable", "shape-mismatch"),
+    ("ValueError: No samples found in dataset; perhaps you have fewer shards than workers.\nTurn off using empty_check=False in the WebDataset constructor.", "too-few-shards"),
+    ("ValueError: you need to add an explicit nodesplitter to your input pipeline for multi-node training", "too-few-shards"),
 ]  # fmt: skip
 
 
