@@ -286,6 +286,21 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("RuntimeError: Trying to resize storage that is not resizable", "shape-mismatch"),
     ("ValueError: No samples found in dataset; perhaps you have fewer shards than workers.\nTurn off using empty_check=False in the WebDataset constructor.", "too-few-shards"),
     ("ValueError: you need to add an explicit nodesplitter to your input pipeline for multi-node training", "too-few-shards"),
+    ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware limit: 101376. Reducing block sizes or `num_stages` may help.", "gpu-not-supported"),
+    ("ValueError: type fp8e4nv not supported in this architecture. The supported fp8 dtypes are ('fp8e4b15', 'fp8e5')", "gpu-not-supported"),
+    ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "gpu-not-supported"),
+    ("torch.AcceleratorError: CUDA error: device-side assert triggered", "index-out-of-range"),
+    ("torch.AcceleratorError: CUDA error: unknown error", "cuda-unknown-error"),
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 999: unknown error", "cuda-unknown-error"),
+    ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 805: MPS client failed to connect to the MPS control daemon or the MPS server", "mps-not-reached"),
+    ("RuntimeError: probability tensor contains either `inf`, `nan` or element < 0", "not-a-number"),
+    ("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.", "not-a-number"),
+    ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.", "not-a-number"),
+    ("ValueError: Free memory on device (31.44/47.38 GiB) on startup is less than desired GPU memory utilization (0.95, 45.01 GiB).", "gpu-out-of-memory"),
+    ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.", "gpu-out-of-memory"),
+    ("RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but found runtime version (8, 9, 7).", "library-mismatch"),
+    ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "library-mismatch"),
+    ("RuntimeError: Unable to load any of {libcudnn_ops.so.9.1.0, libcudnn_ops.so.9.1, libcudnn_ops.so.9, libcudnn_ops.so}", "library-missing"),
 ]  # fmt: skip
 
 
@@ -299,6 +314,7 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
 ODD_LINES = {
     "extension-not-built": ["FAILED: x\n", "FAILED: x error\n", "x\n", "error "],
     "compiler-missing": ["fatal error: ", "fatal error: x\n", "ld: " * 99 + "\n"],
+    "index-out-of-range": ["Assertion `", "Assertion `x` failed.\n", "Assertion `" * 40 + "\n", "` failed " * 40 + "\n"],
     "no-attention-kernel": [
         "UserWarning: ",
         "UserWarning: Triggered internally at ",
@@ -364,6 +380,11 @@ GCC = "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/a/main.c',
     [
         ("/tmp/a/main.c:5:10: fatal error: Python.h: No such file or directory", GCC, "compiler-missing"),
         ("/usr/bin/ld: cannot find -lcuda: No such file or directory", GCC, "compiler-missing"),
+        (
+            "TensorCompare.cu:112: block: [0,0,0], thread: [0,0,0] Assertion `probability tensor contains either `inf`, `nan` or element < 0` failed",
+            "torch.AcceleratorError: CUDA error: device-side assert triggered",
+            "index-out-of-range",
+        ),
     ],
 )
 def test_the_line_before_an_exception_that_says_why_is_shown(before: str, raised: str, cause: str, tmp_path: Path) -> None:
