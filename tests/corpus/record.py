@@ -73,6 +73,32 @@ LOCAL = {
         ("-j", "1x1"),
         around=IN_200_MB % "1200M",
     ),
+    "samples-of-different-sizes": Case(
+        "shape-mismatch",
+        "import torch\nfrom torch.utils.data import DataLoader\nfor batch in DataLoader([torch.ones(2), torch.ones(3)], batch_size=2): pass\n",
+        ("-j", "1x1", "--launcher", "srun"),
+    ),
+    "loss-without-a-model": Case("no-gradient", "import torch\ntorch.ones(2).sum().backward()\n", ("-j", "1x1", "--launcher", "srun")),
+    "recomputed-by-a-counter": Case(
+        "recomputed-otherwise",
+        "import torch\nfrom torch.utils.checkpoint import checkpoint\ncalls = []\ndef layer(x):\n    calls.append(1)\n    return (x.repeat(len(calls)) ** 2).sum()\n"
+        "checkpoint(layer, torch.ones(2, requires_grad=True), use_reentrant=False).backward()\n",
+        ("-j", "1x1", "--launcher", "srun"),
+    ),
+    "torchscript-as-a-checkpoint": Case(
+        "checkpoint-untrusted",
+        "import torch\ntorch.jit.script(torch.nn.Linear(2, 2)).save('model.pt')\ntorch.load('model.pt')\n",
+        ("-j", "1x1", "--launcher", "srun"),
+    ),
+    "program-of-the-program-missing": Case(
+        "program-missing", "import subprocess\nsubprocess.run(['ffmpeg7', '-version'])\n", ("-j", "1x1", "--launcher", "srun")
+    ),
+    "folder-named-as-a-package": Case(
+        "module-shadowed", "import wandb\nwandb.init()\n", ("-j", "1x1", "--launcher", "srun"), before="mkdir -p wandb && echo x >wandb/run-1.log"
+    ),
+    "model-folder-missing": Case(
+        "model-missing", "from transformers import AutoConfig\nAutoConfig.from_pretrained('/models/qwen3')\n", ("-j", "1x1", "--launcher", "srun")
+    ),
     "numpy-asks-for-too-much": Case("memory-error", "import numpy\nnumpy.zeros((10**8, 10**7))\n", ("-j", "1x1", "--launcher", "srun")),
     "torch-asks-for-too-much": Case("memory-error", "import torch\ntorch.empty(10**15)\n", ("-j", "1x1", "--launcher", "srun")),
     "shm-is-small": Case(
@@ -126,6 +152,32 @@ LOCAL = {
         "        self.used, self.idle = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)\n    def forward(self, x): return self.used(x)\n"
         "model = DistributedDataParallel(Model())\nfor step in range(2): model(torch.ones(1, 2)).sum().backward()\n",
         TWO_NODES,
+    ),
+    "recomputed-twice-in-ddp": Case(
+        "parameter-ready-twice",
+        GLOO + "from torch.nn.parallel import DistributedDataParallel\nfrom torch.utils.checkpoint import checkpoint\nclass Model(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.layer, self.first = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)\n"
+        "    def forward(self, x): return checkpoint(self.layer, checkpoint(self.layer, self.first(x), use_reentrant=True), use_reentrant=True)\n"
+        "model = DistributedDataParallel(Model())\nmodel(torch.ones(1, 2)).sum().backward()\n",
+        TWO_NODES,
+    ),
+    "launcher-unseen": Case(
+        "no-launcher",
+        "import subprocess, sys\ntry: subprocess.run([sys.executable, '-c', 'import torch.distributed as dist; dist.init_process_group(\"gloo\")'], env={}, check=True)\n"
+        "except subprocess.CalledProcessError: sys.exit(1)\n",
+        ("-j", "1x1", "--launcher", "srun"),
+    ),
+    "plain-tensor-among-sharded-ones": Case(
+        "mixed-tensors",
+        GLOO + "from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh\n"
+        "weight = distribute_tensor(torch.ones(4, 4), init_device_mesh('cpu', (2,)), [Shard(0)])\nweight + torch.ones(4, 4)\n",
+        TORCHRUN,
+    ),
+    "frozen-and-trained-in-one-unit-of-fsdp": Case(
+        "fsdp-units",
+        GLOO + "from torch.distributed.fsdp import FullyShardedDataParallel\nmodel = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))\n"
+        "model[0].requires_grad_(False)\nFullyShardedDataParallel(model, device_id=torch.device('cpu'))\n",
+        TORCHRUN,
     ),
     "a-rank-hangs": Case(
         "collective-timeout",
