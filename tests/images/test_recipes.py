@@ -372,6 +372,21 @@ def test_the_recipe_itself_is_never_changed(project: Path, tmp_path: Path) -> No
     assert (project / "Dockerfile").read_text() == text
 
 
+def test_a_recipe_in_a_linked_folder_is_never_changed(project: Path, tmp_path: Path) -> None:
+    """Also not the files that it copies through a link, and copies beside the link."""
+    text = "FROM base:1\nCOPY . /opt/\nCOPY same/x.py /opt/\n"
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/Dockerfile").write_text(text)
+    (project / "containers").symlink_to(tmp_path / "shared")
+    (project / "same").symlink_to("source/deep")
+    (project / "Dockerfile").unlink()
+    (tmp_path / "context").mkdir()
+    laid_out = find("containers/Dockerfile").at({"base:1": "sha256:1"}).lay_out(tmp_path / "context")
+    assert laid_out.read_text().startswith("FROM base:1@sha256:1\n") and not laid_out.is_symlink()
+    assert (tmp_path / "shared/Dockerfile").read_text() == text
+    assert (tmp_path / "context/same/x.py").samefile(project / "source/deep/x.py")
+
+
 def test_empty_folders_and_the_modes_of_folders_reach_the_engine(project: Path, tmp_path: Path) -> None:
     for name, mode in (("source/empty", 0o755), ("source/closed/in", 0o750), ("source/closed", 0o500), ("alone", 0o1777)):
         (project / name).mkdir(parents=True, exist_ok=True)

@@ -291,6 +291,38 @@ def test_a_job_of_another_folder_is_read_and_works_where_it_lies(far: Far, proje
     assert json.loads((work(far) / "runs/y/run.json").read_text())["plan"]["program"]["workdir"] == str(work(far))
 
 
+def test_what_is_behind_a_link_of_the_project_stays_where_it_is(far: Far, project: Path, kit_here) -> None:
+    """Here and there: a tracked folder that became a link, and a job file in a linked folder."""
+    (project / "data").mkdir()
+    (project / "data/list.txt").write_text("of the laptop")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "x"]):
+        subprocess.run(["git", *words], cwd=project, check=True)
+    for folder in (far.base / "disk", far.kit / "work/disk", far.kit / "work/jobs", far.base / "jobs"):
+        folder.mkdir(parents=True)
+    far.own_kit()
+    (project / "data").rename(far.base / "disk/data")
+    (project / "data").symlink_to("../disk/data")
+    (far.base / "jobs/job.yaml").write_text(JOB + f"workdir: {project}\n")
+    (project / "jobs").symlink_to("../jobs")
+    (far.kit / "work/disk/data").mkdir()
+    for path in (far.kit / "work/disk/data/list.txt", far.kit / "work/jobs/job.yaml"):
+        path.write_text("of the login node")
+    for name in ("first", "second"):
+        done = kit_here("submit", "jobs/job.yaml", "--name", name)
+        assert done.code == 0, done.err
+    assert (far.base / "disk/data/list.txt").read_text() == "of the laptop"
+    for path in (far.kit / "work/disk/data/list.txt", far.kit / "work/jobs/job.yaml"):
+        assert path.read_text() == "of the login node"
+    assert (run_of(far, "second") / "code/data").is_symlink() and (work(far) / "jobs").is_symlink()
+
+
+def test_a_job_file_beside_the_project_is_taken_along_from_the_project(far: Far, project: Path, kit_here) -> None:
+    (far.base / "beside.yaml").write_text(JOB + f"workdir: {project}\n")
+    done = kit_here("submit", "../beside.yaml")
+    assert done.code == 0, done.err
+    assert (run_of(far) / "code/train.sh").read_text() == "echo told\n"
+
+
 def test_a_working_directory_of_the_login_node_is_taken_as_it_is(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brought, "root_of", lambda job: "")  # it is not here
     (far.home / "theirs").mkdir()

@@ -203,6 +203,74 @@ def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) ->
     assert facts["files"] == sum(1 for path in code.rglob("*") if (path.is_symlink() or path.is_file())) - 1  # the link to data
 
 
+def link_instead(project: Path, name: str, target: Path, link: str) -> None:
+    """Move a folder of the project away, and put a link there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (project / name).rename(target)
+    (project / name).symlink_to(link)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "link", "ignored"),
+    [
+        ("data", "disk/data", "BASE/disk/data", ""),
+        ("data", "disk/data", "../disk/data", ""),
+        ("data", "project/elsewhere", "elsewhere", ""),
+        ("data/deep", "disk/deep", "../../disk/deep", ""),
+        ("data", "disk/data", "BASE/disk/data", "data\n"),
+        ("data", "disk/data", "BASE/disk/data", "data/\n"),
+    ],
+)
+def test_a_tracked_folder_that_became_a_link_keeps_its_files(name: str, target: str, link: str, ignored: str, kit, project: Path) -> None:
+    git(project, "init")
+    write(project, train_py="1", data__list_txt="of data", data__deep__file_txt="of deep")
+    git(project, "add", ".")
+    git(project, "commit", "-m", "x")
+    (project / ".gitignore").write_text(ignored)
+    base = project.parent
+    link_instead(project, name, base / target, link.replace("BASE", str(base)))
+    (base / target).chmod(0o755)
+    files = sorted(path for path in (base / target).rglob("*") if path.is_file())
+    before = [(path.stat(), path.read_text()) for path in files]
+    kit("render", "train.py", "--output", "out", cwd=project)
+    assert [(path.stat().st_mtime_ns, path.stat().st_mode, path.read_text()) for path in files] == [
+        (facts.st_mtime_ns, facts.st_mode, text) for facts, text in before
+    ]
+    code = project / "out/code"
+    assert (code / name).is_symlink() and (code / "data/list.txt").read_text() == "of data" and (code / "data/deep/file.txt").read_text() == "of deep"
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_no_list_of_files_has_a_link_written_through(has_git: bool, kit, project: Path) -> None:
+    """The index of somebody else's checkout, or the list that comes from another machine, may name what is behind a link."""
+    home = project.parent / "home"
+    write(home, _bashrc="mine", new__x="mine")
+    write(project, train_py="1")
+    (project / "h").symlink_to(home)
+    files = ["h/.bashrc", "h/./.bashrc", "./h//.bashrc", "h/new/x", "h/never"]
+    if has_git:
+        git(project, "init")
+        blob = subprocess.run(["git", "hash-object", "-w", "train.py"], cwd=project, check=True, capture_output=True, text=True).stdout.strip()
+        for name in ("h/.bashrc", "h/new/x", "h/never"):
+            git(project, "update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
+    else:
+        listed = {name: {"tracked": True} for name in ("train.py", "./train.py", "h", *files)}
+        (project / ".kit-brought.json").write_text(json.dumps({"place": str(project), "files": listed}))
+    kit("render", "train.py", "--output", "out", cwd=project)
+    assert (home / ".bashrc").read_text() == (home / "new/x").read_text() == "mine" and sorted(os.listdir(home)) == [".bashrc", "new"]
+    assert (project / "out/code/h").is_symlink() and (project / "out/code/train.py").read_text() == "1"
+
+
+def test_a_folder_that_becomes_a_link_before_it_is_copied_keeps_its_files(project: Path) -> None:
+    write(project, data__list_txt="1")
+    write(project.parent, disk__list_txt="of the disk")
+    (project / "link").symlink_to(project.parent / "disk")
+    sources = found(project)._replace(names=("link", "link/list.txt", "link/new", "data/list.txt", "data/list.txt"))
+    snapshot.copy(snapshot.Snapshot(sources, str(project), (), False, ()), project.parent / "code")
+    assert os.listdir(project.parent / "disk") == ["list.txt"] and (project.parent / "disk/list.txt").read_text() == "of the disk"
+    assert (project.parent / "code/data/list.txt").read_text() == "1"
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

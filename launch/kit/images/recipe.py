@@ -16,7 +16,7 @@ from typing import Callable, Optional
 from kit.base.errors import UsageError
 from kit.base.progress import Note, silent
 from kit.config import paths
-from kit.files import dockerignore, safe_read
+from kit.files import dockerignore, safe_read, safe_write
 from kit.files.digests import Digests
 from kit.images import pack, recipe_files, recipe_formats
 from kit.images.build_request import BuilderOptions, BuildRequest
@@ -210,8 +210,9 @@ class Recipe:
             note(f"keys are not in the image: {key_files.shown(kept)}")
         if tracked:
             note(key_files.COPIED.format(key_files.shown(tracked)))
-        inside = self.file.is_relative_to(self.folder)
-        recipe = target / (self.file.relative_to(self.folder) if inside else self.file.name)
+        name = os.path.relpath(self.file, self.folder)
+        is_inside = not paths.leads_out(name) and not safe_write.is_behind_link(self.folder, name)
+        recipe = target / (name if is_inside else self.file.name)
         recipe_files.copy(self.folder, files, target, besides=recipe)
         recipe.parent.mkdir(parents=True, exist_ok=True)
         recipe.write_text(self.text, encoding="utf-8")

@@ -18,7 +18,7 @@ from typing import Callable
 from kit.base.errors import KitError
 from kit.base.formats import size
 from kit.base.progress import Note
-from kit.files import safe_read
+from kit.files import safe_read, safe_write
 from kit.files.digests import Digests
 
 LARGE = 500 * 10**6  # bytes: kit says so if a recipe takes in more
@@ -90,10 +90,13 @@ def name_large(folder: Path, names: list[str], ignore_file: Path, note: Note) ->
 
 
 def copy(folder: Path, names: list[str], target: Path, besides: Path) -> None:
-    """Link or copy the files to `target`, but for `besides`, which would be written through."""
+    """Link or copy the files to `target`, but for `besides`, which would be written through.
+
+    A file behind a link comes with what the link leads to, if anything does.
+    """
     for name in names:
         place = target / name
-        if place == besides:
+        if place == besides or safe_write.is_behind_link(target, name):
             continue
         if name.endswith("/"):
             place.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from typing import NamedTuple, Optional, TypedDict
 from kit.base.errors import KitError, Problems, warn
 from kit.config import paths, sweeps
 from kit.config.job import Job
+from kit.files import safe_write
 from kit.plan import file_words, program, run_paths, snapshot_notes
 from kit.plan.mounting import FileView
 from kit.plan.plan import RankProgram, Snapshot
@@ -179,7 +180,7 @@ def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
     Symbolic links remain links, and what was left out is linked to.
     """
     place.mkdir(mode=0o700)
-    sizes = [_copy_one(snapshot, name, place / name) for name in snapshot.sources.names]
+    sizes = [_copy_one(snapshot, name, place) for name in snapshot.sources.names]
     copied = [size for size in sizes if size is not None]
     wanted, notes = snapshot.sources.to_link()
     linked = [name for name in wanted if _link(snapshot, name, place)]
@@ -195,9 +196,11 @@ def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
     }
 
 
-def _copy_one(snapshot: Snapshot, name: str, target: Path) -> Optional[int]:
+def _copy_one(snapshot: Snapshot, name: str, place: Path) -> Optional[int]:
     """Return the size of the copy in bytes; None where the file, such as an editor's, is gone."""
-    source = os.path.join(snapshot.sources.root, name)
+    source, target = os.path.join(snapshot.sources.root, name), place / name
+    if safe_write.is_behind_link(place, name) or os.path.lexists(target):
+        return None  # a Mac's disk takes Data and data for one name
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         if os.path.islink(source):
@@ -212,7 +215,7 @@ def _copy_one(snapshot: Snapshot, name: str, target: Path) -> Optional[int]:
         raise KitError(
             f"cannot read {source} for the snapshot of the code: {error.strerror}", fix
         ) from None
-    with file, target.open("wb") as out:
+    with file, target.open("xb") as out:
         shutil.copyfileobj(file, out, 1 << 20)
         facts = os.fstat(file.fileno())
     target.chmod(0o700 if facts.st_mode & stat.S_IXUSR else 0o600)
@@ -238,7 +241,7 @@ def _link(snapshot: Snapshot, name: str, place: Path) -> bool:
         os.path.lexists(target)
         or not os.path.lexists(os.path.join(snapshot.sources.root, name))
         or f"{place}/".startswith(original + "/")
-        or any(parent.is_symlink() for parent in target.parents if parent.is_relative_to(place))
+        or safe_write.is_behind_link(place, name)
     ):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)

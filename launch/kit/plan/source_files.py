@@ -18,7 +18,7 @@ from typing import Callable, NamedTuple, Optional
 from kit.base.errors import Problems
 from kit.base.formats import first, size
 from kit.config import image_files
-from kit.files import dockerignore
+from kit.files import dockerignore, safe_write
 from kit.plan import file_list, key_files, run_paths
 
 LARGE = 10 << 20  # bytes of one file
@@ -106,6 +106,8 @@ def _sizes(root: str, names: list[str]) -> tuple[dict[str, int], dict[str, int]]
     """Return {file: bytes} of the files and links, and of the files that are too large."""
     found, large = {}, {}
     for name in names:
+        if safe_write.is_behind_link(root, name):
+            continue  # git still knows the folder that was there before the link
         try:
             facts = os.lstat(os.path.join(root, name))
         except OSError:

@@ -15,6 +15,7 @@ from kit.config import command_line, profiles
 from kit.config.job import Job
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secret
+from kit.remote import project
 from kit.remote.arrival import GIVEN
 from kit.remote.calls import Request
 from kit.remote.install import Copy
@@ -39,7 +40,7 @@ def of_job(typed: Typed, job: Job, root: str, copy: Copy, options: list[str]) ->
     given = {}
     if file and file != typed.value("target", "job"):
         rest.insert(0, file)
-    if file and root and Path(os.path.abspath(file)).is_relative_to(root):
+    if project.own_name(root, file):
         rest[rest.index(file)] = os.path.relpath(file, base)
     elif file and os.path.isfile(file):
         content, name_there = Path(file).read_bytes(), os.path.basename(file)

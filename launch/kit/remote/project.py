@@ -10,7 +10,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kit.base.errors import Problems, UsageError
+from kit.config import paths
 from kit.config.job import Job
+from kit.files import safe_write
 from kit.plan import git_facts, key_files, source_files
 from kit.plan.source_files import Sources
 from kit.remote import arrival, records, rsync
@@ -25,17 +27,24 @@ def root_of(job: Job) -> str:
     return workdir if os.path.isdir(workdir) else ""
 
 
+def own_name(root: str, file: str) -> str:
+    """Return a file's name in the project; "" where it is elsewhere, as behind a link."""
+    name = os.path.relpath(file, root) if root and file else ""
+    return "" if paths.leads_out(name) or safe_write.is_behind_link(root, name) else name
+
+
 def read(
     root: str, job: Job, job_file: str, keyrings: Collection[str], problems: Problems
 ) -> Sources:
     """Return the files of a job's project; its job file travels even if git ignores it."""
     found = source_files.find(root, job.where("workdir"), problems, keyrings)
-    for name in sorted(set(job.command or ()) & set(found.keys)):
+    own = own_name(root, job_file)
+    for name in sorted({*(job.command or ()), own} & set(found.keys)):
         fix = "take the key out, and name it under `secrets:`"
         fix = f"{fix}; or have git track the file, if it is not a key"
         problems.add("", f"{name} looks like a key, or has one in its text, and is not copied", fix)
     problems.raise_if_any()
-    names = dict.fromkeys([*found.names, *filter(None, [job_file])])
+    names = dict.fromkeys([*found.names, *filter(None, [own])])
     return found._replace(names=tuple(names))
 
 
