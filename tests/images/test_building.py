@@ -112,6 +112,21 @@ def test_a_recipe_becomes_a_file_with_its_record_and_its_log_and_the_second_time
     assert capfd.readouterr().out == f"kit: {file} is up to date\n" and len(engine.calls()) == asked
 
 
+@pytest.mark.parametrize("to", ["sqsh", "sif"])
+def test_links_in_the_place_of_the_files_of_a_build_are_replaced_and_not_followed(to: str, engine: Engine, tmp_path: Path) -> None:
+    make(build.BuildRequest(to=to))
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    place = store.Place(Path("images"), *built(suffix=f".{to}").stem.split("-"), f".{to}")
+    squashfs = [place.unfinished.with_suffix(f".squashfs{store.PARTIAL}")] if to == "sif" else []
+    for path in (place.file, place.log, place.unfinished, place.unfinished_record, *squashfs):
+        path.unlink(missing_ok=True)
+        path.symlink_to(mine)
+    make(build.BuildRequest(to=to))
+    assert mine.read_text() == "mine" and place.file.stat().st_size > 4 and not place.file.is_symlink() and not place.log.is_symlink()
+    assert sorted(os.listdir("images")) == sorted([place.file.name, place.record.name, place.log.name, "model.json"])
+
+
 def described(file: Path) -> dict[str, str]:
     """The labels in a squashfs."""
     return json.loads(subprocess.run(["unsquashfs", "-cat", file, ".singularity.d/labels.json"], capture_output=True, check=True).stdout)

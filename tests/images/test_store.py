@@ -122,6 +122,18 @@ def test_who_may_write_to_the_folder_may_wait_for_the_lock(mode: int, expected: 
         os.umask(before)
 
 
+@pytest.mark.parametrize("plant", [os.symlink, os.link, lambda _, path: os.mkfifo(path)], ids=["link", "second name", "FIFO"])
+def test_a_lock_that_somebody_planted_is_refused_and_its_file_stays_as_it_is(plant, place: store.Place, tmp_path: Path) -> None:
+    lock, mine = place.folder / f".{place.stem}.lock", tmp_path / "mine"
+    mine.write_text("mine")
+    mine.chmod(0o600)
+    place.folder.chmod(0o2775)
+    plant(mine, lock)
+    with pytest.raises(KitError, match=f"cannot write .*{lock.name}: "), store.locked(place, 1):
+        pass
+    assert (mine.read_text(), stat.S_IMODE(mine.stat().st_mode)) == ("mine", 0o600)
+
+
 def test_a_lock_on_a_file_that_whoever_had_it_before_has_removed_is_none(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
     path, flock, calls = place.folder / f".{place.stem}.lock", fcntl.flock, []
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,6 +146,21 @@ def test_a_file_that_is_being_packed_is_left_alone(data: Path, tmp_path: Path) -
         assert partial.read_text() == "half of it"
     data_pack.pack(data, tmp_path / "x.sqsh", print)  # a killed one left it
     assert not partial.exists()
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_a_link_in_the_place_of_the_unfinished_file_is_not_followed(has_locks: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, shared = tmp_path / "mine", tmp_path / ".x.sqsh.unfinished"
+    mine.write_text("mine")
+    if has_locks:
+        shared.symlink_to(mine)
+        with pytest.raises(KitError, match=f"cannot write {tmp_path}/x.sqsh: "):
+            data_pack.pack(data, tmp_path / "x.sqsh", print)
+    else:
+        monkeypatch.setattr("kit.files.locks.try_take", lambda _: None)
+        shared.with_name(f"{shared.name}.{socket.gethostname()}.{os.getpid()}").symlink_to(mine)
+        data_pack.pack(data, tmp_path / "x.sqsh", print)
+    assert mine.read_text() == "mine"
 
 
 def test_data_is_packed_by_zstd_where_only_the_whole_help_lists_it(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Optional
 from kit.base.errors import KitError
 from kit.base.progress import Progress
 from kit.config import paths
-from kit.files import safe_read
+from kit.files import safe_read, safe_write
 from kit.files.digests import Digests
 
 EDGE = 1 << 20  # bytes read at either end
@@ -146,7 +146,7 @@ def seal(image: Path) -> str:
     Readers of squashfs ignore the appended block: the file's header says where its data ends.
     """
     found = _hash(image)
-    with image.open("r+b") as file:
+    with os.fdopen(safe_write.opened(image), "r+b") as file:
         file.seek(-min(BLOCK, image.stat().st_size), os.SEEK_END)
         if not file.read(BLOCK).startswith(SEAL):  # a copy of a sealed image has it already
             block = (SEAL + found.hexdigest().encode() + b"\n").ljust(BLOCK, b"\0")

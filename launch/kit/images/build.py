@@ -16,6 +16,7 @@ from kit.base.errors import UsageError
 from kit.base.formats import size
 from kit.base.progress import Note, Progress, silent
 from kit.config import image_files
+from kit.files import safe_write
 from kit.images import bases, choose, freeze, metadata, pack, packer, recipe, sif, store
 from kit.images.build_request import BuildRequest
 from kit.images.engines import docker, tree
@@ -156,8 +157,7 @@ class Making:
             if found := self.existing():
                 return found
             start = time.monotonic()
-            place.log.unlink(missing_ok=True)  # kit could not write to a colleague's
-            with place.log.open("wb") as log:
+            with safe_write.anew(place.log) as log:  # kit could not write to a colleague's
                 make(log)
             if self.request.to == "docker":
                 return Built(_tag(place))
@@ -211,6 +211,7 @@ class Making:
         machine = oci.machine(source.architecture)
         squashfs = place.unfinished.with_suffix(".squashfs" + store.PARTIAL)
         try:
+            safe_write.anew(place.unfinished).close()  # the packers replace the content of a file
             packages = dict(sorted(self.pack(source, log).items()))
             if self.frozen:
                 self.frozen.check_packages(packages)

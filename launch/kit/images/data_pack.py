@@ -16,7 +16,7 @@ from typing import IO
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
 from kit.config import mount_list
-from kit.files import locks
+from kit.files import locks, safe_write
 from kit.images import packer
 
 FIX = (
@@ -43,7 +43,7 @@ def pack(folder: Path, target: Path, note: Note) -> int:
 def _unfinished(target: Path) -> Iterator[tuple[Path, int]]:
     """Yield the file that only this process writes, and its lock. Remove it at the end."""
     shared = target.with_name(f".{target.name}.unfinished")
-    with shared.open("ab") as file:
+    with os.fdopen(safe_write.opened(shared, 0o666), "r+b") as file:
         # mksquashfs has the lock, too, and keeps it where kit itself is killed.
         is_mine = locks.try_take(file.fileno())
         if is_mine is False:
@@ -53,6 +53,8 @@ def _unfinished(target: Path) -> Iterator[tuple[Path, int]]:
         own = shared.with_name(f"{shared.name}.{socket.gethostname()}.{os.getpid()}")
         partial = shared if is_mine else own
         try:
+            if partial == own:
+                safe_write.anew(own).close()
             yield partial, file.fileno()
         finally:
             for left in {shared, partial}:

@@ -22,6 +22,7 @@ from kit.base.errors import KitError
 from kit.base.formats import first, number, size
 from kit.base.progress import Note, silent
 from kit.config import image_files
+from kit.files import safe_write
 from kit.images import pip_settings, store
 from kit.images.image_python import ImagePython
 from kit.plan.packages import Packages
@@ -157,7 +158,12 @@ def _pack(folder: Path, target: Path) -> int:
     Every node has gzip and tar; the lowest level is three times as fast as the usual one.
     """
     total = 0
-    with tarfile.open(target, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
+    with (
+        safe_write.anew(target) as out,
+        tarfile.open(
+            fileobj=out, mode="w:gz", compresslevel=1, format=tarfile.PAX_FORMAT
+        ) as archive,
+    ):
         for path in sorted(folder.rglob("*")):
             facts = path.lstat()
             if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):

@@ -28,7 +28,7 @@ from kit.base.errors import KitError
 from kit.base.formats import size
 from kit.base.progress import Note, silent
 from kit.config import image_files
-from kit.files import remove
+from kit.files import remove, safe_write
 
 DIGITS = 16  # of the digest, in names
 PARTIAL = ".partial"
@@ -180,10 +180,11 @@ def _lock(path: Path, timeout_s: float, note: Note) -> tuple[int, bool]:
     """Return the locked file, and whether a killed build left it. Raise KitError on timeout."""
     start, is_waiting = time.monotonic(), False
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = safe_write.opened(path, 0o666)
         # Whoever may write to the folder may wait for the lock, whatever the umask.
-        with suppress(PermissionError):  # a colleague made the file
-            os.fchmod(handle, path.parent.stat().st_mode & 0o666)
+        with suppress(PermissionError):  # a colleague has just made the file
+            if os.fstat(handle).st_size == 0:  # nobody has signed it
+                os.fchmod(handle, path.parent.stat().st_mode & 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_same(handle, path):
@@ -256,12 +257,13 @@ def publish(place: Place, origin: dict[str, Any]) -> dict[str, Any]:
     # A .sif has its own identifier, which Apptainer makes.
     measure = image_files.seal if place.suffix == ".sqsh" else image_files.sha256
     digest = measure(place.unfinished)
-    with place.unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-        size_bytes = os.fstat(file.fileno()).st_size
+    with place.unfinished.open("rb") as image:
+        os.fsync(image.fileno())
+        size_bytes = os.fstat(image.fileno()).st_size
     facts = {"file": place.file.name, "size": size_bytes, "sha256": digest}
     record = {**facts, "digest": place.digest, **origin}
-    place.unfinished_record.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    with safe_write.anew(place.unfinished_record) as file:
+        file.write(f"{json.dumps(record, indent=2)}\n".encode())
     os.replace(place.unfinished, place.file)
     os.replace(place.unfinished_record, place.record)
     image_files.remember(place.file, place.file.stat(), digest)
