@@ -437,6 +437,41 @@ def test_a_pip_of_letters_and_a_package_without_a_version_are_no_obstacle(projec
         shutil.rmtree(broken)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "packages",
+            "kit: `packages`: the image has put a link in the place of the packages\n  fix: take another image: this one reaches for files of yours\n",
+        ),
+        ("answer.json", "which does not start here"),
+    ],
+)
+def test_a_link_that_the_image_leaves_leads_to_no_file_of_the_users(name: str, said: str, project: Project, python: Path) -> None:
+    mine = project.folder / "mine"
+    mine.mkdir()
+    (mine / "id_rsa").write_text(json.dumps({"problem": "what is mine"}))
+    target = mine if name == "packages" else mine / "id_rsa"
+    (site,) = python.glob("lib/python3*/site-packages")
+    custom = site / "sitecustomize.py"
+    custom.write_text(
+        "import atexit, os, sys\n"
+        "def end():\n"
+        f"    place = os.path.join(sys.argv[-1], {name!r})\n"
+        "    if os.path.exists(os.path.join(sys.argv[-1], 'answer.json')) and sys.argv[0] == '-c':\n"
+        "        os.path.lexists(place) and os.rename(place, place + '.old')\n"
+        f"        os.symlink({str(target)!r}, place)\n"
+        "atexit.register(end)\n"
+    )
+    project.job("alpha")
+    try:
+        done = project.run(check=False)
+    finally:
+        custom.unlink()
+    assert done.returncode == 1 and said in done.stderr and "what is mine" not in done.stderr
+    assert not list((project.folder / "images").glob("packages-*"))
+
+
 def test_packages_are_not_listed_as_images(project: Project) -> None:
     project.job("alpha")
     project.run()
