@@ -228,6 +228,26 @@ def test_no_program_that_a_checkout_names_for_git_is_started(project: Path) -> N
     assert not (project / "spied").exists()
 
 
+def test_no_program_of_a_remote_is_started_to_fetch_a_file_that_a_partial_clone_lacks(project: Path) -> None:
+    commit(project, "train.py")
+    write(project / "spy", f"#!/bin/sh\ntouch {project}/spied\n")
+    (project / "spy").chmod(0o755)
+    write(project / "train.py", "print(2)\n")
+    for file in (project / ".git/objects").glob("[0-9a-f][0-9a-f]/*"):
+        name = file.parent.name + file.name
+        if subprocess.run(["git", "cat-file", "-t", name], cwd=project, capture_output=True, text=True).stdout == "blob\n":
+            file.unlink()
+    for option, value in {"url": "/nowhere", "promisor": "true", "uploadpack": f"{project}/spy"}.items():
+        git(project, "config", f"remote.origin.{option}", value)
+    git(project, "config", "core.repositoryformatversion", "1")
+    git(project, "config", "extensions.partialClone", "origin")
+    found(project)
+    git_facts.find(str(project), [])
+    assert not (project / "spied").exists()
+    subprocess.run(["git", "diff", "HEAD"], cwd=project, capture_output=True)
+    assert (project / "spied").exists()  # so git alone would have started it
+
+
 def test_what_a_run_says_of_git_is_the_whole_checkouts_also_from_a_folder_of_it(project: Path) -> None:
     commit(project, "train.py", "sub/lib.py", ".env")
     for name in ("train.py", "sub/lib.py", ".env"):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Optional
 
-from kit.plan import file_list, key_files, source_files
+from kit.plan import file_list, git, key_files
 from kit.plan.file_list import GitRecord
 
 # No program that the checkout's configuration names is started, and each file has its own part.
@@ -23,7 +23,7 @@ def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
     if revision is None:
         return None
     head, _, top = revision.rstrip("\n").partition("\n")
-    names = source_files.git(folder, *_DIFF, "--name-only", "-z", timeout_s=10) or b""
+    names = git.output(folder, *_DIFF, "--name-only", "-z", timeout_s=10) or b""
     changed = os.fsdecode(names).split("\0")[:-1]
     left_out = [f":(top,exclude,literal){name}" for name in key_files.among(top, changed, keyrings)]
     words = ["--src-prefix=a/", "--dst-prefix=b/", "--", ":/", *left_out]
@@ -32,5 +32,5 @@ def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
 
 
 def _git(folder: str, *arguments: str) -> Optional[str]:
-    output = source_files.git(folder, *arguments, timeout_s=10)
+    output = git.output(folder, *arguments, timeout_s=10)
     return None if output is None else output.decode("utf-8", "replace")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import accumulate
@@ -19,7 +18,7 @@ from kit.base.errors import Problems
 from kit.base.formats import first, size
 from kit.config import image_files
 from kit.files import dockerignore, safe_write
-from kit.plan import file_list, key_files, run_paths
+from kit.plan import file_list, git, key_files, run_paths
 
 LARGE = 10 << 20  # bytes of one file
 MOST_BYTES = 200 << 20
@@ -217,25 +216,9 @@ def _in_checkout(root: str) -> bool:
     return any(os.path.lexists(place / ".git") for place in (folder, *folder.parents))
 
 
-def git(root: str, *arguments: str, timeout_s: float = 120) -> Optional[bytes]:
-    """Return what git prints; None where it fails. The checkout can have it start no watcher."""
-    # A git hook that calls this sets these for its own repository.
-    own = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
-    env = {name: value for name, value in os.environ.items() if name not in own}
-    command = ["git", "-C", root, "-c", "core.fsmonitor=false", "--no-optional-locks", *arguments]
-    nothing = subprocess.DEVNULL
-    try:
-        done = subprocess.run(
-            command, capture_output=True, stdin=nothing, env=env, timeout=timeout_s
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
 def _git_lists(root: str, *which: str) -> Optional[dict[str, bool]]:
     """Return {file: whether git tracks it} for the files that `git ls-files` lists."""
-    output = git(root, "ls-files", "-z", "-t", *which, "--exclude-standard")
+    output = git.output(root, "ls-files", "-z", "-t", *which, "--exclude-standard")
     if output is None:
         return None
     lines = (os.fsdecode(line) for line in output.split(b"\0") if line)
