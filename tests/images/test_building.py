@@ -946,6 +946,18 @@ def test_only_what_neither_a_build_nor_a_run_nor_a_job_needs_may_go(place: store
     assert len((tmp_path / "slurm/calls").read_text().splitlines()) == 4
 
 
+def test_images_of_others_stay_in_a_folder_that_several_share(place: store.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine, theirs = kept(place, "a", 30), kept(place, "b", 30)
+    if os.getuid() == 0:
+        os.chown(theirs, 12345, -1)
+    else:  # as that file's owner sees the folder
+        monkeypatch.setattr(os, "getuid", lambda uid=os.getuid(): uid + 1)
+    expected = [mine] if theirs.stat().st_uid == 12345 else []
+    assert [item.file for item in inventory.unused(place.folder, 7)] == expected
+    assert {item.file for item in inventory.kept(place.folder)} == {mine, theirs}
+
+
 def test_without_slurm_and_without_anything_old_nobody_is_asked(place: store.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     kept(place, "a", 1)

@@ -32,6 +32,7 @@ class ImageFile(NamedTuple):
     built_s: float  # seconds since 1970
     runs: tuple[str, ...]  # run directories, the last used first
     used_s: float  # when the last of them, or the build, was active
+    is_own: bool  # this user's
 
     @property
     def is_image(self) -> bool:
@@ -53,10 +54,9 @@ def kept(folder: Path) -> list[ImageFile]:
         runs = users.get(os.path.realpath(file), {})
         order = tuple(sorted(runs, key=lambda run: -runs[run]))
         used_s = max([facts.st_mtime, path.stat().st_mtime, *runs.values()])
-        is_current = file.name in current
-        found.append(
-            ImageFile(file, path, name, is_current, facts.st_size, facts.st_mtime, order, used_s)
-        )
+        is_current, is_own = file.name in current, facts.st_uid == os.getuid()
+        times = (facts.st_mtime, order, used_s)
+        found.append(ImageFile(file, path, name, is_current, facts.st_size, *times, is_own))
     return sorted(found, key=lambda item: -item.used_s)
 
 
@@ -70,8 +70,12 @@ def _image_file(record: Path) -> Optional[Path]:
 
 
 def unused(folder: Path, days: int) -> list[ImageFile]:
-    """Return the images that no build or run used for `days`, and no job of this user needs."""
-    old = [item for item in kept(folder) if time.time() - item.used_s > days * DAY_S]
+    """Return this user's images that no build or run used for `days`, and none of its jobs needs.
+
+    Others' runs cannot be seen, so others' images stay.
+    """
+    old_s = time.time() - days * DAY_S
+    old = [item for item in kept(folder) if item.is_own and item.used_s < old_s]
     queue = slurm.queue().values() if old and shutil.which("squeue") else ()
     folders = {job.folder for jobs in queue for job in jobs if slurm.is_active(job.state)}
     needed = {file for run in folders for file in _files(RunPaths(run).record)}
