@@ -572,21 +572,101 @@ def test_a_registry_that_cannot_be_reached_is_named() -> None:
     assert error.value.problems[0].problem == f"registry {address} cannot be reached: Connection refused"
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
-def test_other_machines_are_asked_with_https_and_their_certificate_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host, pem = "127.0.0.2", tmp_path / "both.pem"  # not one of the names that are this machine's
-    subject = ["-subj", f"/CN={host}", "-addext", f"subjectAltName=IP:{host}", "-days", "2"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, "-keyout", pem, "-out", tmp_path / "crt"], capture_output=True, check=True
-    )
-    pem.write_bytes(pem.read_bytes() + (tmp_path / "crt").read_bytes())
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A certificate, which nobody trusts yet, with its key, for two names of this machine that are not those of loopback."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    subject = ["-subj", "/CN=127.0.0.2", "-addext", "subjectAltName=IP:127.0.0.2,IP:127.0.0.3", "-days", "2"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, "-keyout", tmp_path / "both.pem", "-out", tmp_path / "crt"]
+    subprocess.run(command, capture_output=True, check=True)
+    (tmp_path / "both.pem").write_bytes((tmp_path / "both.pem").read_bytes() + (tmp_path / "crt").read_bytes())
+    return tmp_path / "both.pem"
+
+
+def test_other_machines_are_asked_with_https_and_their_certificate_is_checked(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, blobs = image(*BLOBS)
-    with serving(plain(manifest, blobs), host=host, certificate=pem) as server:
+    with serving(plain(manifest, blobs), host="127.0.0.2", certificate=certificate) as server:
         with pytest.raises(KitError, match=f"registry {server.address} cannot be reached: .*certificate verify failed"):
             client.resolve(f"{server.address}/app")
         assert not server.requests
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "crt"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.with_name("crt")))
         assert contents(client.open_image(f"{server.address}/app")) == FILES
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Lets through whoever has the password, as a site's proxy for HTTPS does."""
+
+    let_through: list[str]
+
+    def do_CONNECT(self) -> None:
+        if self.headers.get("Proxy-Authorization") != f"Basic {LOGIN}":
+            self.send_error(407)
+            return
+        self.let_through.append(self.path)
+        host, _, port = self.path.rpartition(":")
+        with socket.create_connection((host, int(port))) as far:
+            self.send_response(200)
+            self.end_headers()
+            back = threading.Thread(target=self.copy, args=(far, self.connection))
+            back.start()
+            self.copy(self.connection, far)
+            back.join()
+
+    def copy(self, source: socket.socket, target: socket.socket) -> None:
+        while chunk := source.recv(1 << 16):
+            target.sendall(chunk)
+        target.shutdown(socket.SHUT_WR)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def through_proxy(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The addresses that were reached through the proxy, which the environment names with a password."""
+    handler = type("Handler", (Proxy,), {"let_through": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    for name in ("http_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", f"http://me:{SECRET}@127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.with_name("crt")))
+    yield handler.let_through
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_the_password_of_a_proxy_goes_to_the_proxy_alone(is_direct: bool, certificate: Path, through_proxy: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a redirect, to a machine that is reached through the proxy, or directly."""
+    manifest, blobs = image(*BLOBS)
+    answer = plain(manifest, blobs)
+    if is_direct:
+        monkeypatch.setenv("no_proxy", "127.0.0.3")
+
+    def handle(path: str, headers: dict[str, str]):
+        return (307, {"Location": f"https://{storage.address}{path}"}, b"") if "/blobs/" in path else answer(path, headers)
+
+    with serving(answer, host="127.0.0.3", certificate=certificate) as storage, serving(handle, host="127.0.0.2", certificate=certificate) as server:
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
+        assert set(through_proxy) == ({server.address} if is_direct else {server.address, storage.address})
+        asked = [*server.requests, *storage.requests]
+        assert storage.requests and not [headers for _, _, headers in asked if "Proxy-Authorization" in headers]
+
+
+def test_another_machine_leads_kit_to_no_port_of_this_one(certificate: Path, through_proxy: list[str]) -> None:
+    def handle(path: str, headers: dict[str, str]):
+        if path.startswith("/v2/redirect"):
+            return 307, {"Location": f"http://{here.address}/x"}, b""
+        return 401, {"WWW-Authenticate": f'Bearer realm="http://{here.address}/token"'}, b""
+
+    with serving(lambda path, headers: (200, {}, b"")) as here, serving(handle, host="127.0.0.2", certificate=certificate) as server:
+        with pytest.raises(KitError, match=f"registry {server.address} redirects to http://127.0.0.1, and kit follows only to HTTPS"):
+            client.resolve(f"{server.address}/redirect")
+        with pytest.raises(KitError, match=f"registry {server.address} has its logins at an address without HTTPS"):
+            client.resolve(f"{server.address}/login")
+        assert here.requests == []
 
 
 # --- names and logins

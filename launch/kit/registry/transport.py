@@ -60,10 +60,12 @@ class Redirects(urllib.request.HTTPRedirectHandler):
         if new is None:
             return None
         new.method = req.get_method()
+        # urllib sets it again if the new address is reached through the proxy, too.
+        new.remove_header("Proxy-authorization")
         if _origin(newurl) == _origin(req.full_url):
             for key, value in req.unredirected_hdrs.items():
                 new.add_unredirected_header(key, value)
-        elif not _is_safe(newurl):
+        elif not _is_safe(newurl, req.full_url):
             raise Refused(code, headers)
         return new
 
@@ -138,7 +140,7 @@ class Registry:
     def send(
         self, url: str, method: str, headers: dict[str, str], authorization: str
     ) -> HTTPResponse:
-        if not _is_safe(url):
+        if not _is_safe(url, self.base):
             raise self.error("has its logins at an address without HTTPS", ADMINISTRATORS)
         request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310 - checked above
         if authorization:
@@ -216,7 +218,7 @@ class Registry:
             address = f"{target.scheme}://{target.hostname or ''}"
         except ValueError:
             return self.error("redirects to an address that is none", ADMINISTRATORS)
-        if not _is_safe(target.geturl()):
+        if not _is_safe(target.geturl(), self.base):
             problem = f"redirects to {address}, and kit follows only to HTTPS"
         else:
             problem = f"redirects again and again, at last to {address}"
@@ -242,10 +244,15 @@ def _content(answer: HTTPResponse) -> bytes:
     return content
 
 
-def _is_safe(url: str) -> bool:
+def _is_safe(url: str, source: str) -> bool:
+    """Return whether a request may go to `url`, which `source` named.
+
+    Only this machine may name itself: another may not lead kit to a port of this one.
+    """
     try:
         scheme = urllib.parse.urlsplit(url).scheme
-        return scheme == "https" or (scheme == "http" and _is_loopback(url))
+        is_local = _is_loopback(url) and _is_loopback(source)
+        return scheme == "https" or (scheme == "http" and is_local)
     except ValueError:
         return False
 
