@@ -27,6 +27,10 @@ LIKE = {
     ],
     "a key of NVIDIA's": ["nvapi" + "-" + "a1B2c3_-" * 8],
     "a GitLab token": ["glpat" + "-" + "a1B2c3_-" * 3],
+    "a Docker token": ["dckr" + "_pat_" + "a1B2c3_-" * 4],
+    "a PyPI token": ["pypi" + "-AgEIcHlwaS5vcmcC" + "a1B2c3_-" * 16],
+    "an npm token": ["npm" + "_" + "a1B2c3" * 6],
+    "a key of Google's": ["AIza" + "SyA" + "a1B2c3_-" * 4],
     "a JSON web token": ["eyJ" + "hbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0In0." + "a1B2c3_-" * 4],
     "a private key": ["-----BEGIN " + kind + "PRIVATE KEY-----\nMIIE" for kind in ("", "RSA ", "OPENSSH ", "EC ")],
     "an address with a password": ["https://me:s3cret@example.org/x", "postgresql+psycopg://me:s3cret@db:5432/x", "redis://:s3cret@cache"],
@@ -36,7 +40,7 @@ HARMLESS = [
     "ghp_", "AKIA", "MAKIA0123456789ABCDEF", "xoxo-hugs-and-kisses", "eyJ", "eyJhbGciOi", "-----BEGIN CERTIFICATE-----", "d0be2dc421be4fcd0172e5afceea3970e2f3d940",
     "https://example.org:8080/a@b", "https://me@example.org", "https://me:${PASSWORD}@example.org", "https://{user}:{password}@example.org", "https://u:<password>@x",
     "https://me:***@example.org", "https://hooks.slack.com/", "https://example.org/api/webhooks/list", "tcp://10.0.0.1:23456", "s3://bucket/key:1@2", "git@github.com:owner/name", "docker://nvcr.io#nvidia/pytorch:25.09-py3",
-    "/data/hf_abcdefghijklmnopqrstuvwxyz", "checkpoint-sk-000123", "a" * 200, "0" * 64, "lr=1e-3,wd=0.1",
+    "/data/hf_abcdefghijklmnopqrstuvwxyz", "npm_config_registry", "pypi-server", "pypi-mirror-of-the-site", "dckr_pat_", "AIzawa", "checkpoint-sk-000123", "a" * 200, "0" * 64, "lr=1e-3,wd=0.1",
 ]  # fmt: skip
 
 
@@ -84,6 +88,63 @@ def test_a_job_is_refused_with_the_line_and_without_the_value(tmp_path: Path, ki
     ]
     assert "  fix: take the value out, and write `secrets: [HF_TOKEN]`: kit submit reads it from your environment (docs/secrets.md)\n" in done.stderr
     assert token not in done.stderr and "s3cret" not in done.stderr and "0a0a" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "warns"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", True),
+        ("DB_PASSWORD", "hunter2", True),
+        ("DB_PASSWORD", "correcthorse", True),
+        ("API_TOKEN", "12345678-1234-abcd", True),
+        ("TOKENIZERS_PARALLELISM", "false", False),
+        ("MAX_TOKENS", "2048", False),
+        ("TOKENS_PER_BATCH", "0.5e6", False),
+        ("TRAIN_TOKENS", "100billion1", False),
+        ("KEY", "/etc/keys/key1", False),
+        ("SSH_KEY", "~/.ssh/id_ed25519", False),
+        ("PASSWORD_FILE", "passwords/db1.txt", False),
+        ("AWS_ACCESS_KEY_ID", "work-account-1", False),
+        ("HF_TOKEN", "${HF_TOKEN_1}", False),
+        ("MASK_TOKEN", "<mask_1>", False),
+        ("PAD_TOKEN", "[PAD1234]", False),
+        ("SORT_KEY", "accuracy", False),
+        ("KEYPOINTS", "body_25b", False),
+        ("USE_AUTH", "true", False),
+        ("PASSES", "10", False),
+        ("SEED", "hunter2", False),
+    ],
+)
+def test_a_name_that_sounds_like_a_secret_gets_a_word_unless_its_value_is_a_setting(name: str, value: str, warns: bool, tmp_path: Path, kit) -> None:
+    (tmp_path / "train.py").touch()
+    option = f"--{name.lower().replace('_', '-')}"
+    text = {"command": ["train.py", option, value, f"{option}={value}"], "env": {name: value}, "setup": f"export {name}='{value}'\ntool {option} {value}\n"}
+    (tmp_path / "job.yaml").write_text(json.dumps(text))
+    done = kit("submit", "job.yaml", "--dry-run", cwd=tmp_path, check=False)
+    lines = [line for line in done.stderr.splitlines() if "may be a secret" in line]
+    shown = "to judge by its name, which process lists and records of the job would show"
+    expected = [
+        f"kit: job.yaml:1: warning: the value of {option} may be a secret, {shown}",
+        f"kit: job.yaml:1: warning: the value of {name} may be a secret, to judge by its name, and would be in env.sh and in run.json",
+        f"kit: job.yaml:1: warning: the value of {name} may be a secret, {shown}",
+    ]
+    assert lines == expected * warns, done.stderr
+    assert value not in done.stderr or not warns
+
+
+def test_forty_digits_are_refused_by_the_name_of_their_option_and_in_lines_of_bash(tmp_path: Path, kit) -> None:
+    digits = "0a" * 20
+    (tmp_path / "train.py").touch()
+    job = {"command": ["train.py", "--wandb-key", digits, "--revision", digits], "setup": f"export WANDB_API_KEY={digits} GIT_COMMIT={digits}\n"}
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    done = kit("submit", "job.yaml", "--dry-run", "--", f"--wandb_key={digits}", cwd=tmp_path, check=False)
+    shown = "looks like a key, which process lists and records of the job would show"
+    assert done.returncode == 2 and digits not in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("kit: ")] == [
+        f"kit: arguments after --: the value of --wandb_key {shown}",
+        f"kit: job.yaml:1: the value of --wandb-key {shown}",
+        f"kit: job.yaml:1: the value of WANDB_API_KEY {shown}",
+    ]
 
 
 def test_a_message_about_something_else_does_not_repeat_it_either(tmp_path: Path, kit) -> None:

@@ -30,6 +30,10 @@ KINDS = {
     ),
     "a key of NVIDIA's": (("nvapi-",), rf"{_BEGIN}nvapi-[A-Za-z0-9_-]{{20,}}"),
     "a GitLab token": (("glpat-",), rf"{_BEGIN}glpat-[A-Za-z0-9_.-]{{20,}}"),
+    "a Docker token": (("dckr_",), rf"{_BEGIN}dckr_[op]at_[A-Za-z0-9_-]{{20,}}"),
+    "a PyPI token": (("pypi-AgE",), rf"{_BEGIN}pypi-AgE[A-Za-z0-9_-]{{40,}}"),
+    "an npm token": (("npm_",), rf"{_BEGIN}npm_[A-Za-z0-9]{{36}}(?![A-Za-z0-9])"),
+    "a key of Google's": (("AIza",), rf"{_BEGIN}AIza[A-Za-z0-9_-]{{35}}(?![A-Za-z0-9_-])"),
     "a JSON web token": (
         ("eyJ",),
         rf"{_BEGIN}eyJ[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]{{10,}}\.[A-Za-z0-9_-]*",
@@ -48,7 +52,7 @@ KINDS = {
 # TOKENIZERS, KEYBOARD, COMPASSES, PWD and OLDPWD, CREDITS, AUTHOR. launch/scripts/lib/container.sh
 # has the parts, too.
 _OF_NAMES = (
-    r"TOKEN(?!IZ)|SECRET|PASS(?!ES)|KEY(?!BOARD|MAP)|(?<!^OLD)(?!^)PWD|CRED(?!IT)"
+    r"TOKEN(?!IZ)|SECRET|PASS(?!ES)|KEY(?!BOARD|MAP|POINT|FRAME|WORD)|(?<!^OLD)(?!^)PWD|CRED(?!IT)"
     r"|COOKIE|AUTH(?!OR)|DSN|CONNECTION_?STRING"
 )
 _SET = re.compile(r"\b([A-Z0-9_]+)[\"']?\s*[:=]\s*(?=\S)")

@@ -25,8 +25,7 @@ def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
         shell_words.refuse_unquoted(_join_lines(given.value), given.where, problems)
     if os.path.basename(words[0]) not in shell_words.SHELLS:
         shell_words.warn_of_literals(words, "the program", given.where, problems)
-    for word in words:
-        token_check.refuse_text("an argument", word, given.where, problems)
+    token_check.refuse_arguments(words, given.where, problems)
     return tuple(words)
 
 

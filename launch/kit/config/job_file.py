@@ -86,8 +86,7 @@ def _refuse_both(parsed: dict[str, Any], given: dict[str, Located], problems: Pr
 def _check_arguments(arguments: list[str], problems: Problems) -> list[str]:
     where = "arguments after --"
     words = [values.no_nul(word, where, problems) for word in arguments]
-    for word in words:
-        token_check.refuse_text("an argument", word, where, problems)
+    token_check.refuse_arguments(words, where, problems)
     shell_words.warn_of_literals(words, "the program", where, problems)
     return words
 

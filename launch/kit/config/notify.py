@@ -63,8 +63,7 @@ def _command(given: Located, problems: Problems) -> tuple[str, ...]:
         return ()
     if isinstance(given.value, str):
         shell_words.refuse_unquoted(given.value, given.where, problems, _FILE)
-    for word in words:
-        token_check.refuse_text("an argument", word, given.where, problems)
+    token_check.refuse_arguments(words, given.where, problems)
     return tuple(words)
 
 

@@ -1,30 +1,95 @@
-"""Refuse values that look like secrets: kit copies a job's values into env.sh and run.json."""
+"""Refuse values that look like secrets: kit copies a job's values into env.sh and run.json.
+
+A value without a form of its own is only warned of, if its name says that it may be a secret.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 
 from kit.base import redact
 from kit.base.errors import Problems
 
+# Names that end so say where a secret is, or of which kind; MAX_TOKENS is a number.
+_NO_SECRET = re.compile(r"(?:FILE|PATH|DIR|NAME|ID|TYPE|TOKENS)\Z", re.IGNORECASE)
+# Paths, placeholders, numbers such as 1e9 or 8k; what a shell puts in has a $.
+_HARMLESS = re.compile(r"[/.~<(\[{*].*|[^$]*\$.*|[0-9_.,:e+-]*[kmgtb]?", re.IGNORECASE | re.DOTALL)
+_SHORTEST = 6  # characters
+# --name value, --name=value, NAME=value: the value is only looked at, and may hold another pair.
+_GIVEN = re.compile(
+    r"""(?:(?<![\w-])(--[A-Za-z][\w-]*)[= ]|\b([A-Za-z_]\w*)=)["']?(?=([^\s"';&|]{1,200}))"""
+)
+_IN_RECORDS = "which process lists and records of the job would show"
+_IN_RUN = "and would be in env.sh and in run.json"
+
 
 def refuse_value(name: str, text: str, where: str, problems: Problems) -> None:
     """Note a problem, which does not show the value, if a variable's value looks like a secret."""
+    fix = (
+        f"take the value out, and write `secrets: [{name}]`: "
+        "kit submit reads it from your environment (docs/secrets.md)"
+    )
     if found := redact.kind(text, name):
-        problem = f"the value of {name} looks like {found}, and would be in env.sh and in run.json"
-        fix = (
-            f"take the value out, and write `secrets: [{name}]`: "
-            "kit submit reads it from your environment (docs/secrets.md)"
-        )
-        problems.add(where, problem, fix)
+        problems.add(where, f"the value of {name} looks like {found}, {_IN_RUN}", fix)
+    elif _may_be_secret(name, text):
+        problem = f"the value of {name} may be a secret, to judge by its name, {_IN_RUN}"
+        problems.warn(where, problem, f"if it is one, {fix}")
 
 
 def refuse_text(what: str, text: str, where: str, problems: Problems) -> None:
     """Note a problem if an argument or an option, which Slurm records, looks like a secret."""
     if found := redact.kind(text):
-        problem = (
-            f"{what} looks like {found}, which process lists and records of the job would show"
+        _refuse(f"{what} looks like {found}", where, problems)
+
+
+def refuse_arguments(words: Sequence[str], where: str, problems: Problems) -> None:
+    """Note a problem, or a warning, for each argument that looks like a secret."""
+    for before, word in zip(("", *words), words):
+        refuse_text("an argument", word, where, problems)
+        option, equals, value = word.partition("=")
+        if equals:
+            _judge(option, value, where, problems)
+        elif before.startswith("-") and not word.startswith("-"):
+            _judge(before, word, where, problems)
+
+
+def refuse_lines(text: str, where: str, problems: Problems) -> None:
+    """Note a problem, or a warning, for what looks like a secret in lines of bash."""
+    refuse_text("a line", text, where, problems)
+    for option, variable, value in _GIVEN.findall(text):
+        _judge(option or variable, value, where, problems)
+
+
+def _judge(name: str, value: str, where: str, problems: Problems) -> None:
+    """Note what the name of a value says of it, where its form says nothing."""
+    if redact.kind(value):
+        return  # it is refused already
+    if found := redact.kind(value, name):
+        _refuse(f"the value of {name} looks like {found}", where, problems)
+    elif _may_be_secret(name, value):
+        _refuse(
+            f"the value of {name} may be a secret, to judge by its name",
+            where,
+            problems,
+            warns=True,
         )
-        fix = (
-            "take it out, name a variable for it under `secrets:`, "
-            "and have the program read that (docs/secrets.md)"
-        )
-        problems.add(where, problem, fix)
+
+
+def _refuse(problem: str, where: str, problems: Problems, *, warns: bool = False) -> None:
+    fix = (
+        "take it out, name a variable for it under `secrets:`, "
+        "and have the program read that (docs/secrets.md)"
+    )
+    if warns:
+        problems.warn(where, f"{problem}, {_IN_RECORDS}", f"if it is one, {fix}")
+    else:
+        problems.add(where, f"{problem}, {_IN_RECORDS}", fix)
+
+
+def _may_be_secret(name: str, value: str) -> bool:
+    """Return whether a name sounds like a secret, and the value is no setting: SORT_KEY=loss."""
+    if not redact.is_secret(name) or _NO_SECRET.search(name) or _HARMLESS.fullmatch(value):
+        return False
+    is_surely_one = re.search("PASSW|SECRET", name.upper()) or re.search("[0-9]", value)
+    return len(value) >= _SHORTEST and " " not in value and bool(is_surely_one)

@@ -68,7 +68,7 @@ def lines(given: Located, problems: Problems) -> Optional[str]:
         problems.add(given.where, f"expected lines of bash, not {kind(given)}", fix)
         return None
     value = no_nul(given.value, given.where, problems)
-    token_check.refuse_text("a line", value, given.where, problems)
+    token_check.refuse_lines(value, given.where, problems)
     return value.replace("\r\n", "\n").rstrip("\n") + "\n"
 
 
