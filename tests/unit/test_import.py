@@ -284,12 +284,13 @@ D="$A-$B"
 D+=" more"
 E=("${C[@]}" $B "last one")
 N=$((2 * (3 + 4)))
+M="$(( (2-9)/2 )) $(( (2-9)%4 )) $(( 7/(0-2) )) $(( 7%(0-2) ))"
 F='$not "expanded"'
 """
 WORDS = r"""
 record plain "a b" 'a $A' $A "$A" $B "$B" pre$B "pre$B" ${A}x
 record ${C[@]} "${C[@]}" "${C[*]}" ${C[*]} x"${C[*]}"y "${B[*]}" ${C[1]} "${C[1]}" $C "${E[@]}" ${E[*]} x"${C[@]}"y
-record $D "$D" $N $((N * 2)) "${N}0" $((N / 3 - 1))
+record $M $D "$D" $N $((N * 2)) "${N}0" $((N / 3 - 1))
 record ~/x a~ "~/x" \$A a\ b "\$A \"q\" \x" '' "" a"b"c $F "$F"
 record a=b.c model=[1,2] {one} {lr:0.1} ${Z:-default} "${Z:-d e}" ${Z-x} ${A:-no} "it's" é☃ =x x= --a=$B
 record $'plain' $"plain" "line
@@ -318,12 +319,14 @@ def test_words_become_what_bash_makes_of_them() -> None:
 UNKNOWN = {"U": "u v", "EMPTY": "", "NUMBER": "3"}
 OF_UNKNOWN = r"""
 record $U "$U" a"$U"b "a$U"b ${U}_x "$U"_x "$U"x $A$U "${U}$A" "$NUMBER"5 $((NUMBER * 2)) "$(echo $U)" `echo x` "\$U \\ \"$U\" \`" ${U%% *}
-record ${EMPTY} "${EMPTY}" ${EMPTY:-d} ${NUMBER:+yes} $LATER "${OPAQUE[1]}" "${OPAQUE[@]}" ${OPAQUE} "$A [$U]" "${U}[0]" '$U' "$U[0]"
+record ${EMPTY} "${EMPTY}" ${EMPTY:-d} ${NUMBER:+yes} $LATER "${OPAQUE[1]}" "${OPAQUE[@]}" ${OPAQUE} "$A [$U]" "${U}[0]" '$U' "$U[0]" $((16#ff)) $((010))
+record $OPTIONS "$OPTIONS" $COPY "$COPY" x$OPTIONS "x$COPY" ${LIST[@]} "${LIST[@]}" ${LIST[*]} "${LIST[*]}" $AGAIN "$AGAIN"
 """
 
 
 def test_words_with_unknown_values_stay_what_they_were_in_bash() -> None:
-    text = SETTINGS + "LATER=$(echo $U $U)\nOPAQUE=($(echo one two))\n" + OF_UNKNOWN
+    of_others = 'OPTIONS="--a $U --b"\nCOPY=$U\nLIST=(--x $U "$U" "--y $COPY")\nAGAIN=$OPTIONS\n'
+    text = SETTINGS + "LATER=$(echo $U $U)\nOPAQUE=($(echo one two))\n" + of_others + OF_UNKNOWN
     script, scope = shell.parse(text, "words"), Scope(KNOWN, {}, {})
     rendered = []
     for node in script.statements:
@@ -339,7 +342,7 @@ def test_words_with_unknown_values_stay_what_they_were_in_bash() -> None:
     environment = {**KNOWN, **UNKNOWN, "PATH": "/usr/bin:/bin"}
     define = 'record() { printf "%s\\0" "$#" "$@"; }\n'
     said = [subprocess.run(["bash", "-c", define + each], env=environment, capture_output=True, text=True) for each in (text, again)]
-    assert len(rendered) == 2 and said[0].stderr == ""
+    assert len(rendered) == 3 and said[0].stderr == ""
     assert said[1].stdout.split("\0") == said[0].stdout.split("\0")
 
 
@@ -639,6 +642,12 @@ def test_a_list_of_options_is_known_but_for_what_is_computed(machine: dict[str, 
     assert run_bash(job["script"], machine) == run_bash(text, machine)
     assert '"${B[@]}"' in keys('B=(--b $EXTRA --id=$(cat id) $MORE --x)\npython t.py "${B[@]}"\n')["script"]
     assert keys('FILES=($(ls) --x)\npython t.py "${FILES[@]}"\n')["script"] == 'FILES=($(ls) --x)\npython t.py "${FILES[@]}"\n'
+
+
+def test_bash_splits_what_a_text_of_options_brings() -> None:
+    head = 'if [ -f last.pt ]; then RESUME="--resume last.pt"; fi\n'
+    job = keys(f'{head}ARGS="--lr 0.1 $RESUME"\nsrun python t.py $ARGS "$RESUME"\n')
+    assert job["script"] == f'{head}python t.py --lr 0.1 $RESUME "$RESUME"\n'
 
 
 def test_a_long_line_is_broken_between_its_words(machine: dict[str, str]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 from kit.base import quote
 from kit.config.expansion import OF_SHELL
+from kit.config.variables import OWNED
 from kit.importing import shell
-from kit.importing.fields import Fields, bare, braced, compute, escaped
+from kit.importing.fields import Fields, Hole, bare, braced, compute, escaped
 from kit.importing.shell import Node, Script
 
 Value = Union[str, list[str]]
@@ -35,15 +36,6 @@ _PARAMETER = re.compile(
 
 # Modules and environments add to these, so that a default for them is seldom taken.
 _OF_NODE = re.compile(r"((LD_)?LIBRARY_|PYTHON|C|MAN|PKG_CONFIG_)?PATH|LD_PRELOAD")
-
-
-class Hole(NamedTuple):
-    """An expansion that only the running job can do."""
-
-    source: str  # as bash has it
-    names: frozenset[str]  # the variables that it reads
-    is_quoted: bool
-    hint: Optional[str]  # its value, if the job is submitted as its header says
 
 
 class Scope:
@@ -253,13 +245,28 @@ class Scope:
         elif value is None or self.is_itself(name, value):
             fields.add(self.hole(source, [name], quoted=quoted, hint=self._hint(name)))
         elif quoted and "*" in (found[3], name):
-            fields.add(" ".join(items))
+            fields.add(self._again(" ".join(items), fields, quoted=True))
         elif found[3] in ("@", "*") or name in ("@", "*"):
-            fields.all(items, quoted)
+            again = [each if quoted else self._again(each, fields) for each in items]
+            fields.all(again, quoted)
         else:
             index = int(found[3]) if (found[3] or "").isdecimal() else 0
             text = items[index] if index < len(items) else ""
+            if not quoted or isinstance(value, str):
+                text = self._again(text, fields, quoted=quoted)
             fields.add(text) if quoted else fields.split(text)
+
+    def _again(self, text: str, fields: Fields, *, quoted: bool = False) -> str:
+        """Return the value of an expansion: bash splits what it brings, unless it is quoted."""
+
+        def fill(found: re.Match[str]) -> str:
+            (hole,) = self.behind(found.group())
+            is_one = hole.hint is not None or hole.source.startswith("$((") or hole.names & OWNED
+            if is_one or hole.source[:1] not in ("$", "`"):
+                return found.group()
+            return self.hole(hole.source, hole.names, quoted=quoted)
+
+        return HOLE.sub(fill, text) if fields.splits else text
 
     def is_itself(self, name: str, value: Value) -> bool:
         """Return whether a variable stands for itself: an index or a default is for bash then."""

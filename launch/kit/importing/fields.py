@@ -5,16 +5,30 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Mapping
-from typing import Optional
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Optional
 
-_OPERATORS = {
+
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Div: _quotient,
+    ast.Mod: lambda a, b: a - b * _quotient(a, b),
 }
+
+
+class Hole(NamedTuple):
+    """An expansion that only the running job can do."""
+
+    source: str  # as bash has it
+    names: frozenset[str]  # the variables that it reads
+    is_quoted: bool
+    hint: Optional[str]  # its value, if the job is submitted as its header says
 
 
 class Fields:
@@ -56,13 +70,17 @@ def compute(text: str, values: Mapping[str, str]) -> Optional[str]:
 
     def value(node: ast.expr) -> int:
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return int(_OPERATORS[type(node.op)](value(node.left), value(node.right)))
+            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return node.value
         if isinstance(node, ast.Name):
+            if not re.fullmatch(r"-?(0|[1-9][0-9]*)", values[node.id]):
+                raise ValueError  # 010 is octal
             return int(values[node.id])
         raise ValueError
 
+    if re.search(r"#|\d_", text):  # 16#ff has a base, and a comment is Python's
+        return None
     try:
         return str(value(ast.parse(text.strip(), mode="eval").body))
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
