@@ -911,6 +911,92 @@ def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -
     assert job["secrets"] == {"HF_TOKEN": {"command": "cat ~/.hf_token"}, "OPENAI_KEY": {"command": "cat /x/key"}}
 
 
+# ---------------------------------------------------------------- variables that other lines than an assignment set
+
+
+@pytest.mark.parametrize(
+    "body",
+    {
+        "a block that does more": 'LAST=$(ls data)\nif [ -n "$LAST" ]; then ARGS="--resume $LAST"; mkdir -p out; else ARGS=; fi\nsrun python t.py $ARGS\n',
+        "a block between assignments": 'ARGS="--lr 1"\nif [ -d data ]; then ARGS="$ARGS --a"; touch b; fi\nARGS="$ARGS --c"\nsrun python t.py $ARGS\n',
+        "a loop": "for f in data/*; do N=$f; mkdir -p out; done\nsrun python t.py $N\n",
+        "C's loop": "G=8\nfor ((i = G; i >= 1; i--)); do if ((12 % i == 0)); then TP=$i; break; fi; done\nsrun python t.py --tp $TP\n",
+        "read": "IFS=, read a b <<< 'x,y z'\nread c d < <(echo 1 2)\nsrun python t.py $a \"$b\" $c $d\n",
+        "printf and arithmetic": "A=2\nprintf -v T %03d 7\nlet B=A+1\n((C = B * 2))\nsrun python t.py $T $B $C\n",
+        "a function": "f() { local x=1; LR=0.3; mkdir -p out; }\nf\nsrun python t.py --lr $LR\n",
+        "a local variable": "main() { local x; local tag=$(cat configs.txt | head -n 2 | tail -n 1); python t.py --tag $tag; }\nmain\n",
+        "a sourced file": "echo 'LR=0.5; X=1' > env.sh\nsource env.sh\nsrun python t.py --lr $LR\n",
+        "eval": 'eval "$(echo LR=0.5)"\nsrun python t.py --lr $LR\n',
+        "an array": "P=(--a)\nif [ -d data ]; then P+=(--b 'c d'); fi\nP+=(--e)\nsrun python t.py \"${P[@]}\"\n",
+        "its own value": "OUT=$(echo one); OUT=$OUT/run\nsrun python t.py --out $OUT\n",
+        "a value of before": "M=$(echo one)\nC=conf/$M.yaml\nD=$C.d\nM=$(echo two)\nsrun python t.py $C $D $M\n",
+        "a default": "n=$(echo 3); n=${NUM:-$n}\nsrun python t.py --n $n\n",
+        "the first branch of two": 'if [ $SLURM_NNODES -gt 4 ]; then : "${TP:=4}"; else : "${TP:=8}"; fi\nsrun python t.py --tp $TP\n',
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_the_program_gets_what_other_lines_than_an_assignment_set(body: tuple[str, str], machine: dict[str, str]) -> None:
+    text = f"#!/bin/bash\n{body[1]}"
+    found = importer.convert(text, "old.sbatch", machine)
+    assert [entry.reason for entry in found.entries if entry.kind == DECIDE] == []
+    job = yaml.load(found.job, Loader=yaml.BaseLoader)
+    assert "inherit" not in job
+    assert run_bash(own_lines(job), machine)[0] == run_bash(text, machine)[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "OMP_NUM_THREADS=$(echo 3)\nexport OMP_NUM_THREADS\n",
+        "A=$SLURM_JOB_ID/x\nexport A\n",
+        "U=0; if [ -d data ]; then U=1; fi; export U\n",
+        "export N=1\nif [ -d data ]; then export N=2; fi\n",
+        "export N=1\nif [ -d data ]; then N=2; mkdir -p out; fi\n",
+        "export N=1\nf() { N=2; mkdir -p out; }\nf\n",
+        "A=1 cp configs.txt a; A=0\nexport A\n",
+    ],
+)
+def test_the_program_finds_the_last_value_of_a_variable(body: str, machine: dict[str, str]) -> None:
+    text = f"#!/bin/bash\n{body}srun python t.py\n"
+    job = yaml.load(importer.convert(text, "old.sbatch", machine).job, Loader=yaml.BaseLoader)
+    assert "inherit" not in job
+    found, expected = run_bash(own_lines(job), machine)[1], run_bash(text, machine)[1]
+    assert {name: found.get(name) for name in ("OMP_NUM_THREADS", "A", "U", "N")} == {name: expected.get(name) for name in ("OMP_NUM_THREADS", "A", "U", "N")}
+
+
+def test_values_that_an_option_of_the_shell_may_change_are_named() -> None:
+    assert "$LR may be set here: write `inherit: [LR]` where your shell sets it\n#   2: . ./env.sh" in convert(". ./env.sh\nsrun ./a $LR\n").job
+    assert keys("source venv/bin/activate\nmodule load x\nsrun ./a $LR\n")["inherit"] == ["LR"]
+    assert "$LR has its default: write `inherit: [LR]`" in convert('if [ -z "$LR" ]; then LR=1; fi\nsrun ./a $LR\n').job
+
+
+@pytest.mark.parametrize(
+    ("body", "question"),
+    [
+        ("P=(--a)\nif [ -d x ]; then P+=(--b); mkdir x; fi\nsrun ./a ${P[@]}", "bash cannot export the array P"),
+        ("if [ -d x ]; then A=--b; mkdir x; fi\nsrun apptainer exec i.sif ./a $A", "$A of `host_setup` does not reach the container: set it in `setup`"),
+        ("while getopts l: o; do LR=$OPTARG; done\nsrun ./a $LR", "it reads the arguments of the batch script"),
+        ("set -- $(cat x)\nsrun ./a $1", "it sets $1 and those behind it"),
+        ("for s in $(seq 3); do srun ./a $s; done", "$s is set by these lines, which the job does not have: write its value"),
+        ("export HF_TOKEN=$(cat x)\nhuggingface-cli login --token $HF_TOKEN\nsrun ./a", "`host_setup` does not have the secret $HF_TOKEN"),
+    ],
+)
+def test_a_variable_that_the_program_would_not_have_is_a_question(body: str, question: str) -> None:
+    found = convert(f"{body}\n")
+    assert question in "; ".join(entry.reason for entry in found.entries if entry.kind == DECIDE)
+    assert "inherit" not in yaml.load(found.job, Loader=yaml.BaseLoader)
+
+
+def test_a_secret_that_is_exported_later_comes_from_its_file() -> None:
+    job = keys('HF_TOKEN="$(cat ~/.hf)"\nexport HF_TOKEN\nsrun ./a\n')
+    assert (job["secrets"], job.get("host_setup")) == ({"HF_TOKEN": {"command": "cat ~/.hf"}}, None)
+
+
+def test_lines_of_the_host_have_what_an_exported_variable_is_made_of() -> None:
+    job = keys('S="/s/${SLURM_JOB_ID}"\nexport T=$S/t\nmkdir -p $T\nsrun apptainer exec i.sif ./a\n')
+    assert job["host_setup"] == 'S="/s/${SLURM_JOB_ID}"\nexport T=$S/t\nmkdir -p $T\n'
+
+
 # ---------------------------------------------------------------- what kit takes
 
 

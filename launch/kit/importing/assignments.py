@@ -8,13 +8,16 @@ from typing import Optional
 from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing.draft import Draft, is_secret
-from kit.importing.expansion import COMPUTED, DIFFERS, HOLE, Scope, Value
-from kit.importing.placing import DEFINE, EXPORT, Item, Placing
+from kit.importing.expansion import COMPUTED, DIFFERS, OF_NODE, Scope
+from kit.importing.holes import HOLE, Value
+from kit.importing.items import DEFINE, EXPORT, Item
+from kit.importing.placing import Placing
 from kit.importing.shell import Span
 
 _PORT = re.compile(r"(?<![a-z])port(?![a-z])|master_?port", re.IGNORECASE)
 _NODE_LIST = re.compile(r"scontrol\s+show\s+(-\S+\s+)?host|SLURM_(JOB_)?NODELIST")
 _FIRST = re.compile(r"\[0\]|\b(head|sed|awk|cut|hostname|getent|nslookup|dig|host)\b|%%")
+_DECLARES = re.compile(r"(export|declare|typeset|local|readonly)\b")
 _HOST = re.compile(r"[$`]\(?\s*(/bin/)?hostname\b|SLURMD_NODENAME|HOSTNAME")
 
 
@@ -28,6 +31,13 @@ class Assignments:
     def keep(self, item: Item, name: str, value: Optional[Value], *, exported: bool) -> None:
         """Note a variable, and where its value is to come from."""
         span = item.span
+        # `export NAME` alone; `local` is for functions
+        is_named = bool(_DECLARES.match(item.source)) and f"{name}=" not in item.source
+        item = item._replace(source=re.sub(r"\Alocal\b", "declare", item.source))
+        is_of_script = any(name in each.sets for each in self.placing.items)
+        is_open = bool(HOLE.search("".join(value or ""))) and not OF_NODE.fullmatch(name)
+        if is_named:
+            item = item._replace(uses=item.uses | {name})
         if exported or name in self.exported:
             exported = True
             self.exported.add(name)
@@ -46,7 +56,10 @@ class Assignments:
             self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
         elif exported and is_secret(name, value if isinstance(value, str) else ""):
             self._secret(name, value, span)
-        elif value is None or self.scope.is_itself(name, value):  # of the shell that submits
+        elif is_named and (not exported or (is_of_script and is_open)):
+            self.placing.add(item)
+        elif value is None or (self.scope.is_itself(name, value) and not is_of_script):
+            # of the shell that submits
             self.placing.inherit(name)
             self.draft.carried(span, "inherit")
         else:
@@ -61,7 +74,11 @@ class Assignments:
     def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
         text = "".join(value) if isinstance(value, list) else value
         sources = [hole.source for hole in self.scope.behind(text)]
-        if self._is_computed(text):
+        if not OF_NODE.fullmatch(name):  # which modules change, too
+            self.scope.change(name)
+        if name in self.scope.names(value) and not OF_NODE.fullmatch(name):
+            self.scope.leave_open(name)
+        elif self._is_computed(text):
             self._leave_open(name, value)
         is_one = isinstance(value, str) or len(value) == 1
         is_alone = is_one and len(sources) == 1 and not re.search(r"\s", text)
@@ -86,6 +103,29 @@ class Assignments:
             self.draft.env.pop(name, None)
             inside = f"export {name}={self.scope.bash(text)}" if is_settable else ""
             self.placing.add(item._replace(inside=inside))
+
+    def keep_set(self, item: Item) -> None:
+        """Note a command that sets variables: the value of each is its own name."""
+        self.leave_open(item)
+        self.placing.add(item)
+
+    def kind_of(self, item: Item) -> str:
+        return EXPORT if item.sets & self.exported else DEFINE
+
+    def leave_open(self, item: Item) -> None:
+        """Leave the variables open that other lines than an assignment set."""
+        for name in item.sets - variables.OWNED:
+            self._leave_name_open(item, name)
+
+    def _leave_name_open(self, item: Item, name: str) -> None:
+        self.scope.change(name)
+        self.scope.leave_open(name, quoted=False)
+        if self.draft.env.pop(name, None) is not None:  # there it would win over these lines
+            self.placing.export(name)
+            reason = f"env: {name}"
+            self.draft.entries = [each for each in self.draft.entries if each.reason != reason]
+        if re.search(rf"-[nz]\s+\"?\$\{{?{name}\b", item.source):
+            self.placing.note_default(name, item.span)
 
     def _is_computed(self, text: str) -> bool:
         sources = [hole.source for hole in self.scope.behind(text)]
@@ -135,6 +175,9 @@ class Assignments:
         """Name a secret: its value is never written into the job."""
         holes = self.scope.behind(value) if isinstance(value, str) else []
         sources = "".join(hole.source for hole in holes)
+        makers = [each.source for each in self.placing.items if name in each.sets]
+        if makers and value is not None and self.scope.is_itself(name, value):
+            sources = makers[-1].partition("=")[2].strip("\"'")
         self.draft.secrets[name] = "env"
         self.scope.leave_open(name)
         if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):

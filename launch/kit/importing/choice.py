@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Optional, Union
 
 from kit.importing import container_settings, python_path, shell
+from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
-from kit.importing.placing import ACTION, DEFINE, Candidate, Item
 from kit.importing.shell import Node, Script, Span
 from kit.importing.statements import Reader
 

@@ -25,7 +25,8 @@ SETTINGS = {"set", "shopt"}
 PREPARING = set("source . conda mamba micromamba alias spack module ml eval".split())
 LIMITS = {"ulimit", "umask", "unset"}
 ENDS = {"exit", "return", "true", "echo", "printf", ":"}
-TESTS = {"", "[", "test", "read", "mapfile", "readarray", "break", "continue", "local"}
+SETTERS = {"read", "mapfile", "readarray", "printf", "getopts"}  # of variables that they name
+TESTS = {"", "[", "test", "break", "continue", "local", *SETTERS}
 CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip pip3 make".split())
 _KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
 _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
@@ -93,6 +94,13 @@ def _of_python(rest: list[str]) -> int:
     if is_helper or is_tool:
         return 0
     return 3 if "torch.distributed" in " ".join(rest) else 1
+
+
+def about_set(words: list[str]) -> str:
+    """Return what to say of `set`."""
+    if "--" in words[:-1]:
+        return "it sets $1 and those behind it: write their values where they are used"
+    return "kit's own scripts set the options of their shell"
 
 
 def program(words: list[str]) -> str:

@@ -7,7 +7,8 @@ from typing import Optional
 from kit.config import variables
 from kit.importing import containers
 from kit.importing.draft import Draft
-from kit.importing.placing import Item, Placing
+from kit.importing.items import Item
+from kit.importing.placing import Placing
 from kit.importing.shell import Span
 from kit.importing.starters import Starters
 

@@ -1,26 +1,19 @@
-"""Expand the words of a script as bash would, as far as that is known before the job runs.
-
-What is not known stays in the text as a hole: one character that stands for an expansion such as
-$SLURM_JOB_ID. So a text with holes is split, joined and put into other texts like any other, and
-becomes bash again at the end.
-"""
+"""Expand the words of a script as bash would, as far as that is known before the job runs."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Optional, Union
+from collections.abc import Iterator, Mapping
+from typing import Optional
 
-from kit.base import quote
 from kit.config.expansion import OF_SHELL
 from kit.config.variables import OWNED
 from kit.importing import shell
-from kit.importing.fields import Fields, Hole, bare, braced, compute, escaped
+from kit.importing.fields import Fields, compute
+from kit.importing.holes import HOLE, Holes, Value
 from kit.importing.shell import Node, Script
 
-Value = Union[str, list[str]]
-
-_FIRST = 0xF0000  # the first of Unicode's characters for private use of which none is in a script
 # A command whose output is a value; $(( )) is none.
 COMPUTED = re.compile(r"[$<>]\((?!\()|`")
 # What has another value each time, or on each node.
@@ -29,39 +22,55 @@ DIFFERS = re.compile(
     r"|SLURMD_NODENAME|/dev/u?random"
 )
 _PWD = re.compile(r"\$\( *pwd *\)|` *pwd *`")
-HOLE = re.compile("[\U000f0000-\U000fffff]")
 _PARAMETER = re.compile(
     r"\$(\w+|[@*#?$!-])|\$\{(\w+|[@*#])(?:\[([@*]|\d+)\])?(?::?([-=])(?:.*))?\}", re.DOTALL
 )
 
 # Modules and environments add to these, so that a default for them is seldom taken.
-_OF_NODE = re.compile(r"((LD_)?LIBRARY_|PYTHON|C|MAN|PKG_CONFIG_)?PATH|LD_PRELOAD")
+OF_NODE = re.compile(r"((LD_)?LIBRARY_|PYTHON|C|MAN|PKG_CONFIG_)?PATH|LD_PRELOAD")
 
 
-class Scope:
+class Scope(Holes):
     """The variables of a script, up to the statement that is read now."""
 
     def __init__(
         self, known: Mapping[str, str], facts: dict[str, str], shell: Mapping[str, str]
     ) -> None:
+        super().__init__()
         self.values: dict[str, Value] = dict(known)
         self.shell = shell  # the variables of the shell in which kit import runs
         self.facts = facts  # of the header: SLURM_NNODES and its kin
-        self.holes: list[Hole] = []
         self.node_arrays: set[str] = set()  # arrays whose first element is the first node
         self.reads: set[str] = set()  # variables whose values were asked for
         self.defaults: list[str] = []  # variables for which a ${NAME:-default} was taken
 
-    def hole(
-        self, source: str, names: Iterable[str], *, quoted: bool = True, hint: Optional[str] = None
-    ) -> str:
-        """Return the character that stands for an expansion."""
-        self.holes.append(Hole(source, frozenset(names), quoted, hint))
-        return chr(_FIRST + len(self.holes) - 1)
-
     def leave_open(self, name: str, *, quoted: bool = True, hint: Optional[str] = None) -> None:
         """Let a variable stand for itself: only the running job knows its value."""
         self.values[name] = self.hole(f"${{{name}}}", [name], quoted=quoted, hint=hint)
+
+    def change(self, name: str) -> None:
+        """Leave those variables open in whose values the former value of this one is."""
+        for other, value in self.values.items():
+            if other.isidentifier() and other != name and name in self.names(value):
+                self.leave_open(other)
+
+    @contextlib.contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Expand words of what is not read yet: `: ${NAME:=default}` sets nothing then."""
+        before = dict(self.values), set(self.reads), list(self.defaults)
+        yield
+        self.values, self.reads, self.defaults = before
+
+    @contextlib.contextmanager
+    def called(self, words: list[str]) -> Iterator[None]:
+        """Expand the words of a function that is called with others."""
+        before = self.values
+        given = {str(number): word for number, word in enumerate(words)}
+        own: dict[str, Value] = {**given, "@": words[1:], "*": words[1:], "#": str(len(words) - 1)}
+        self.values = {**before, **own}
+        yield
+        after = {key: value for key, value in self.values.items() if key not in own}
+        self.values = {**after, **{key: before[key] for key in own if key in before}}
 
     def enter(self, folder: str) -> None:
         """Note that the script goes on in another folder: $PWD of before was the first one."""
@@ -71,24 +80,6 @@ class Scope:
                 self.holes[index] = hole._replace(source="$SLURM_SUBMIT_DIR", names=names)
         self.facts["PWD"] = folder
 
-    def behind(self, text: str) -> list[Hole]:
-        """Return the holes of a text."""
-        return [self.holes[ord(found) - _FIRST] for found in HOLE.findall(text)]
-
-    def only_hole(self, value: Optional[Value]) -> Optional[Hole]:
-        """Return the hole that a value is; None where it is more than one, or something else."""
-        found = self.behind(value) if isinstance(value, str) and len(value) == 1 else []
-        return found[0] if found else None
-
-    def hinted(self, text: str) -> str:
-        """Return a text whose holes have the values that the header gives; others stay holes."""
-
-        def fill(found: re.Match[str]) -> str:
-            hint = self.holes[ord(found.group()) - _FIRST].hint
-            return found.group() if hint is None else hint
-
-        return HOLE.sub(fill, text)
-
     def path(self, text: str) -> str:
         """Return a text for a key that names a path.
 
@@ -96,16 +87,10 @@ class Scope:
         """
 
         def fill(found: re.Match[str]) -> str:
-            name = self.holes[ord(found.group()) - _FIRST].source.strip("${}")
+            name = self.behind(found.group())[0].source.strip("${}")
             return f"${name}" if name in OF_SHELL else self.shell.get(name, found.group())
 
         return HOLE.sub(fill, self.hinted(text))
-
-    def source(self, text: str) -> str:
-        """Return a text with its expansions as the script writes them."""
-        parts = HOLE.split(text)
-        pairs = zip(self.behind(text), parts[1:])
-        return parts[0] + "".join(braced(hole.source, part) + part for hole, part in pairs)
 
     def inner(self, text: str) -> str:
         """Return the text of `bash -c` with its expansions.
@@ -122,21 +107,6 @@ class Scope:
                 )
                 text = text.replace(quoted, "".join(parts))
         return self.source(text)
-
-    def bash(self, text: str) -> str:
-        """Return a text as a word of bash, with its expansions."""
-        holes = self.behind(text)
-        if not holes:
-            return quote.bash(text)
-        parts = HOLE.split(text)
-        sources = [braced(hole.source, part) for hole, part in zip(holes, parts[1:])]
-        if all(hole.is_quoted for hole in holes):
-            pairs = zip(map(escaped, parts), [*sources, ""])
-            return '"' + "".join(a + b for a, b in pairs) + '"'
-        found = bare(parts[0])
-        for hole, source, part in zip(holes, sources, parts[1:]):
-            found += (f'"{source}"' if hole.is_quoted else source) + bare(part)
-        return found
 
     def assign(self, script: Script, node: Node) -> Value:
         """Return the value of an assignment, and keep it."""
@@ -232,7 +202,7 @@ class Scope:
         value = self.values.get(name)
         self.reads.add(name)
         is_argument = "#" not in self.values and not name.isidentifier()  # of the batch script
-        is_of_node = bool(_OF_NODE.fullmatch(name))
+        is_of_node = bool(OF_NODE.fullmatch(name))
         has_own = is_argument or is_of_node or name in self.facts
         if found[4] and not value and not has_own:
             self.defaults.append(name)

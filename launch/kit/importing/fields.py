@@ -6,7 +6,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Optional
+from typing import Optional
 
 
 def _quotient(a: int, b: int) -> int:
@@ -20,15 +20,6 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Div: _quotient,
     ast.Mod: lambda a, b: a - b * _quotient(a, b),
 }
-
-
-class Hole(NamedTuple):
-    """An expansion that only the running job can do."""
-
-    source: str  # as bash has it
-    names: frozenset[str]  # the variables that it reads
-    is_quoted: bool
-    hint: Optional[str]  # its value, if the job is submitted as its header says
 
 
 class Fields:

@@ -14,7 +14,8 @@ from kit.config import yaml_source
 from kit.files import safe_read
 from kit.importing import choice, header, job_text, shell, whole_container
 from kit.importing.draft import Draft, LedgerEntry
-from kit.importing.expansion import HOLE, Scope
+from kit.importing.expansion import Scope
+from kit.importing.holes import HOLE
 from kit.importing.statements import Reader
 
 _OTHER_SHELLS = re.compile(r"#!.*\b(t?csh|zsh|fish|python[0-9.]*|perl|Rscript|julia)\b")

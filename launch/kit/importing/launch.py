@@ -12,7 +12,8 @@ from kit.config.rank_starters import MPI, TORCHRUN
 from kit.importing import commands, containers, header
 from kit.importing.commands import ASSIGNMENT, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
-from kit.importing.expansion import DIFFERS, HOLE, Scope
+from kit.importing.expansion import DIFFERS, Scope
+from kit.importing.holes import HOLE
 from kit.importing.shell import Span
 from kit.importing.starters import Starters
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from kit.base import redact
 from kit.base.errors import Problems
@@ -12,41 +11,23 @@ from kit.config import variables
 from kit.importing import folders
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, DIFFERS
+from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
 from kit.importing.shell import Span
 
-DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
-
-_ARRAY = re.compile(r"\w=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
+_ARRAY = re.compile(r"\w\+?=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 _OF_MODULE = re.compile(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z")  # modules set such variables, too
 ARGUMENT = re.compile(r"[0-9@*#]")
+_EXPORTS = re.compile(r"\bexport\b[^\n;]*")
+_IN_SETUP = "move the line to `setup`, or have the program read it"
+# Sets variables that kit import cannot see; environments and modules have none of the script's.
+_SOURCE = re.compile(
+    r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*(source|\.|eval)\s"
+    r"(?!.*(activate\b|profile|bashrc|conda|module))"
+)
 _ALWAYS_THERE = set(
     "HOME USER LOGNAME PATH LD_LIBRARY_PATH PYTHONPATH TMPDIR PWD SHELL HOSTNAME LANG TERM".split()
 )
-
-
-class Item(NamedTuple):
-    """A statement that the program may need."""
-
-    kind: str
-    span: Span
-    source: str
-    uses: frozenset[str]
-    sets: frozenset[str]
-    inside: str = ""  # its text in a task, where kit has computed the value
-    position: int = 0  # how many programs came before
-    folder: str = ""  # in which it ran
-
-
-class Candidate(NamedTuple):
-    """A command that may be the one that starts the ranks."""
-
-    weight: int
-    words: list[str]  # variables of its own, NAME=VALUE, come first
-    span: Span
-    source: str
-    uses: frozenset[str]
-    remarks: tuple[str, ...] = ()  # what is to be decided, if it is the one
 
 
 def _is_for_program(source: str) -> bool:
@@ -65,6 +46,20 @@ def _reads_folder(item: Item) -> bool:
     if item.kind in (DEFINE, EXPORT, LIMIT):
         return "PWD" in item.source or bool(COMPUTED.search(item.source))
     return not folders.ANYWHERE.match(item.source)
+
+
+def _span(item: Item) -> Span:
+    return item.span
+
+
+def _to_inherit(name: str) -> str:
+    return f"write `inherit: [{name}]` where your shell sets it"
+
+
+def _outside(names: Iterable[str]) -> str:
+    """Return what to do about a line of the host that sets variables of a container's program."""
+    shown = ", ".join(f"${name}" for name in sorted(names))
+    return f"{shown} of `host_setup` does not reach the container: set it in `setup`"
 
 
 def _about(arguments: set[str], key: str) -> str:
@@ -87,11 +82,25 @@ class Placing:
         self.moved: set[str] = set()  # variables that the first node computes for all
         self.consumed: set[str] = set()  # exported texts that only put a command together
         self.with_default: dict[str, Span] = {}  # variables that are read as ${NAME:-default}
+        self.set_by: dict[str, Span] = {}  # the first lines that set a variable, carried or not
         self.without_default: set[str] = set()  # variables that are read in other ways
         self.needed: set[str] = set()  # variables and functions that are carried
 
     def add(self, item: Item) -> None:
         self.items.append(item._replace(folder=folders.current(self.draft.keys)))
+
+    def export(self, name: str) -> None:
+        """Have the lines that export a variable run, in place of `env`."""
+        self.items = [
+            item._replace(kind=EXPORT) if item.kind == DEFINE and name in item.sets else item
+            for item in self.items
+        ]
+
+    def note_default(self, name: str, span: Span) -> None:
+        """Tell that lines set a variable where the shell that submits has not."""
+        is_set = any(name in item.sets for item in self.items)
+        if not is_set and self._is_of_shell(name) and not redact.is_secret(name):
+            self.draft.left_out(span, f"${name} has its default: {_to_inherit(name)}")
 
     def remove(self, source: str) -> None:
         self.items = [item for item in self.items if item.source != source]
@@ -101,6 +110,7 @@ class Placing:
         has_image = self.draft.has_image
         once, inside = [], []
         self.without_default.update(needed)
+        wanted = self._definitions(needed, DEFINE, known=variables.OWNED)
         for item in self.items:
             if item.source in self.inner:
                 inside.append(item)
@@ -116,18 +126,19 @@ class Placing:
                 once.append(item)
             elif item.kind != DEFINE:
                 inside.append(item)
-        wanted = [item for item in self._definitions(needed) if item.sets - variables.OWNED]
-        if not has_image:  # what is computed is to be the same in all ranks
-            moved = [
-                item for item in wanted if _is_computed(item) and not _ARRAY.search(item.source)
-            ]
-            names = {name for item in moved for name in item.sets}
-            moved = [item for item in wanted if item.sets & names]
-            wanted = [item for item in wanted if item not in moved]
-            once += self._exported(moved, set(needed))
-            self.moved = names
+        first = inside if has_image else once
+        first += self._moved(wanted, first)
+        names = {name for item in first if not _ARRAY.search(item.source) for name in item.sets}
+        wanted = self._definitions({*needed} - names, DEFINE, known=names | variables.OWNED)
+        used = {*needed}.union(*(item.uses for item in wanted)) - variables.OWNED
+        first[:] = self._exported(sorted(first, key=_span), used)
+        for item in once if has_image else ():
+            if item.kind != EXPORT and item.sets & used:
+                self.draft.decide(item.span, _outside(item.sets & used))
+        self.moved = set() if has_image else names
         self.draft.host_setup += self._lines(once, "host_setup")  # it begins in the workdir
         self.draft.setup += self._lines(inside, "setup")
+        self.moved = names
         if own_lines:
             self.draft.script += [*self._lines(wanted, "script"), *own_lines]
         self._close()
@@ -137,44 +148,67 @@ class Placing:
             return item.kind != DEFINE
         return item.kind == PREPARE and _is_for_program(item.source)
 
-    def _exported(self, moved: list[Item], needed: set[str]) -> list[Item]:
-        """Return statements that export what the program's own lines need."""
-        found = []
-        for item in moved:
-            names = " ".join(sorted(item.sets & needed))
-            source = f"{item.source}\nexport {names}" if names else item.source
-            found.append(item._replace(source=source))
-            self.items[self.items.index(item)] = found[-1]
+    def _moved(self, wanted: list[Item], first: list[Item]) -> list[Item]:
+        """Return those definitions that go before the program, to lines that set the same names.
+
+        Without a container also what is computed, which is to be the same in all ranks.
+        """
+        computed = [] if self.draft.has_image else filter(_is_computed, wanted)
+        setters = [item for item in (*first, *computed) if not _ARRAY.search(item.source)]
+        last = {name: item.span for item in sorted(setters, key=_span) for name in item.sets}
+        return [
+            item
+            for item in wanted
+            if item in self.items
+            and (item.sets & {*last} or any(item.span < last[name] for name in item.uses & {*last}))
+        ]
+
+    def _exported(self, items: list[Item], used: set[str]) -> list[Item]:
+        """Return statements that export what the program's own lines use."""
+        found: list[Item] = []
+        for item in items:
+            own = {*re.findall(r"\w+", "".join(_EXPORTS.findall(item.source)))}
+            names = " ".join(sorted(item.sets & used - own)) if item.kind != EXPORT else ""
+            if names and _ARRAY.search(item.source):
+                way = "write its elements into the command"
+                self.draft.decide(item.span, f"bash cannot export the array {names}: {way}")
+            elif names:
+                item = item._replace(source=f"{item.source}\nexport {names}")
+                used = used - item.sets
+            found.append(item)
+        pairs = {id(old): new for old, new in zip(items, found)}
+        self.items = [pairs.get(id(item), item) for item in self.items]
         return found
 
-    def _definitions(self, names: Iterable[str]) -> list[Item]:
+    def _definitions(
+        self, names: Iterable[str], *kinds: str, known: Iterable[str] = ()
+    ) -> list[Item]:
         """Return the statements that give these names their values, and what those need."""
         found: list[Item] = []
-        open_names, seen = sorted(names), set()
+        open_names, seen = sorted(names), {*known}
         while open_names:
             name = open_names.pop(0)
             if name in seen:
                 continue
             seen.add(name)
             self.needed.add(name)
-            makers = [item for item in self.items if name in item.sets and item.kind == DEFINE]
+            makers = [item for item in self.items if name in item.sets and item.kind in kinds]
             makers += [self.functions[name]] if name in self.functions else []
             for item in makers:
                 if item not in found:
                     found.append(item)
-                    open_names += [] if item.inside else sorted(item.uses)
+                    open_names += [] if item.inside and EXPORT not in kinds else sorted(item.uses)
             if not makers and not any(name in item.sets for item in self.items):
                 self._inherit(name)
         return found
 
     def _lines(self, chosen: list[Item], key: str) -> list[str]:
         """Return the sources of statements, and of those that they need, in the script's order."""
-        names = {name for item in chosen for name in item.uses - item.sets}
+        names = {name for item in chosen for name in item.uses}
         on_host = key == "host_setup"
-        needed = [item for item in self._definitions(names) if item not in chosen]
-        if on_host:  # there the job's `env` is not set yet
-            needed += [item for item in self.items if item.kind == EXPORT and item.sets & names]
-        else:
+        kinds = (DEFINE, EXPORT) if on_host else (DEFINE,)  # the job's `env` is not set there yet
+        needed = [item for item in self._definitions(names, *kinds) if item not in chosen]
+        if not on_host:
             known = {*self.draft.env, *self.moved, *variables.OWNED}
             needed = [item for item in needed if not item.sets or item.sets - known]
             chosen = [item for item in chosen if not item.sets or item.sets - known]
@@ -201,13 +235,21 @@ class Placing:
             self.draft.decide(item.span, "each task would get a value of its own: write the value")
         own = {name for name in item.sets & item.uses if not _OF_MODULE.search(name)}
         for name in filter(self._is_of_shell, own - {*self.with_default}):
-            others = [each for each in self.items if name in each.sets and each.span != item.span]
+            others = [
+                each for each in self.items if name in each.sets and each.source != item.source
+            ]
             if not others and re.match(rf"(export\s+)?{name}=", item.source):
                 way = f"write the whole value under `env`, as `{name}: VALUE`"
                 self.draft.decide(item.span, f"${name} of your shell is not there: {way}")
         arguments = {name for name in item.uses if ARGUMENT.match(name)}
         if arguments and item.sets.isdisjoint(self.functions):
             self.draft.decide(item.span, _about(arguments, key))
+        secrets = {*self.draft.secrets}.difference(*(each.sets for each in self.items)) & item.uses
+        if key == "host_setup" and secrets:
+            names = ", ".join(f"${name}" for name in sorted(secrets))
+            self.draft.decide(
+                item.span, f"`host_setup` does not have the secret {names}: {_IN_SETUP}"
+            )
 
     def _is_of_shell(self, name: str) -> bool:
         """Return whether a variable may come from the shell that submits."""
@@ -216,15 +258,25 @@ class Placing:
         return not (is_of_slurm or is_there) and name.isidentifier()
 
     def _inherit(self, name: str) -> None:
-        if not self._is_of_shell(name):
+        if not self._is_of_shell(name) or name in (*self.draft.inherit, *self.draft.secrets):
             return
-        way = f"write `inherit: [{name}]` where your shell sets it"
-        if _OF_MODULE.search(name) and any(item.kind == PREPARE for item in self.items):
+        way = _to_inherit(name)
+        sources = [
+            item for item in self.items if _SOURCE.search(item.source) and name not in item.uses
+        ]
+        if name in self.set_by:
+            why = "is set by these lines, which the job does not have: write its value"
+            self.draft.decide(self.set_by[name], f"${name} {why}")
+        elif name in self.with_default and name not in self.without_default:
+            self.draft.left_out(self.with_default[name], f"${name} has its default: {way}")
+        elif sources:
+            self.draft.left_out(sources[-1].span, f"${name} may be set here: {way}")
+            item = sources[-1]._replace(sets=sources[-1].sets | {name})
+            self.items = [item if each is sources[-1] else each for each in self.items]
+        elif _OF_MODULE.search(name) and any(item.kind == PREPARE for item in self.items):
             lines = enumerate(self.draft.lines, 1)
             here = next((i for i, line in lines if re.search(rf"\$\{{?{name}\b", line)), 1)
             self.draft.left_out((here, here), f"${name} may come from a module: {way}")
-        elif name in self.with_default and name not in self.without_default:
-            self.draft.left_out(self.with_default[name], f"${name} has its default: {way}")
         else:
             self.inherit(name)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Optional
 
-from kit.importing.expansion import HOLE, Scope
-from kit.importing.placing import PREPARE, Placing
+from kit.importing.expansion import Scope
+from kit.importing.holes import HOLE
+from kit.importing.items import PREPARE
+from kit.importing.placing import Placing
 from kit.importing.starters import Starters
 
 _NAME = "PYTHONPATH"

@@ -16,6 +16,10 @@ Node = dict[str, Any]  # of the JSON that `shfmt --to-json` writes
 Span = tuple[int, int]  # the first and the last line
 
 _WHERE = re.compile(r"(?m)^(?:.*?:)?(\d+):\d+: (.*)$")
+_ARITHMETIC = ("ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop")
+_CHANGED = re.compile(  # in arithmetic, whose operators are other words with each shfmt
+    r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
 _NO_NODES = ("Pos", "End", "Comments")  # what a node has beside those below it
 # Into a file, and neither into a device nor into another stream.
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
@@ -113,10 +117,10 @@ def names_used(node: Any) -> set[str]:
         if item.get("Type") == "ParamExp" and item.get("Param"):
             found.add(str(item["Param"]["Value"]))
             found |= set(filter(str.isidentifier, [literal(item.get("Index") or {})]))
-        elif item.get("Type") in ("ArithmExp", "ArithmCmd"):
+        elif item.get("Type") in _ARITHMETIC:
             words = (part.get("Value", "") for part in descend(item) if part.get("Type") == "Lit")
             found |= set(filter(str.isidentifier, words))
-    return found
+    return found | {"@" for call in calls(node) if literals(call)[0] == "getopts"}
 
 
 def names_defaulted(script: Script, node: Node) -> set[str]:
@@ -129,17 +133,25 @@ def names_defaulted(script: Script, node: Node) -> set[str]:
     return found[True] - found[False]
 
 
-def names_set(node: Any) -> set[str]:
+def names_set(script: Script, node: Any) -> frozenset[str]:
     """Return the variables that a node assigns to."""
-    assigned = (each for item in descend(node) for each in assignments(item))
+    commands = (item for item in descend(node) if not (item.get("Assigns") and item.get("Args")))
+    assigned = (each for item in commands for each in assignments(item))
     found = {str(each["Name"]["Value"]) for each in assigned if each.get("Name")}
+    for item in descend(node):
+        if item.get("Type") in _ARITHMETIC:
+            found.update(name for pair in _CHANGED.findall(script.text(item)) for name in pair)
+        elif item.get("Type") == "ParamExp":
+            found.update(re.findall(r"\A\$\{(\w+):?=", script.text(item)))
     loops = (item["Loop"] for item in descend(node) if item.get("Type") == "ForClause")
     found |= {str(loop["Name"]["Value"]) for loop in loops if loop.get("Name")}
     for call in calls(node):
         words = literals(call)
-        if words[0] in ("read", "mapfile", "readarray", "printf", "getopts", "let"):
+        if words[0] in ("read", "mapfile", "readarray", "getopts"):
             found |= set(filter(str.isidentifier, words[1:]))
-    return found
+        elif words[:2] == ["printf", "-v"]:
+            found |= set(words[2:3])
+    return frozenset(found - {""})
 
 
 def assignments(command: Node) -> list[Node]:

@@ -9,7 +9,8 @@ from kit.importing import containers, folders, header, options, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft, is_secret
-from kit.importing.expansion import HOLE, Scope
+from kit.importing.expansion import Scope
+from kit.importing.holes import HOLE
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
 from kit.slurm import gpu_request

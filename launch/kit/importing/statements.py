@@ -7,12 +7,13 @@ import re
 from typing import Optional
 
 from kit.base.errors import KitError
-from kit.config import variables
 from kit.importing import commands, folders, header, shell, traps
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
-from kit.importing.expansion import COMPUTED, HOLE, Scope, Value
-from kit.importing.placing import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Candidate, Item, Placing
+from kit.importing.expansion import COMPUTED, Scope
+from kit.importing.holes import HOLE
+from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Candidate, Item
+from kit.importing.placing import Placing
 from kit.importing.shell import Node, Script, Span
 
 _LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
@@ -71,9 +72,9 @@ class Reader:
         elif kind == "FuncDecl":
             name = str(command["Name"]["Value"])
             self.functions[name] = (span, script, node)
-            self.placing.functions[name] = self._item(DEFINE, script, node, span)._replace(
-                sets=frozenset([name])
-            )
+            item = self._item(DEFINE, script, node, span)
+            item = item._replace(uses=item.uses - item.sets, sets=frozenset([name]))
+            self.placing.functions[name] = item
         elif kind == "ForClause" and self.launches(node, script):
             self._loop(script, command, span)
         else:
@@ -99,12 +100,14 @@ class Reader:
             self._compound(script, node, span)
 
     def _item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
-        uses, sets = frozenset(shell.names_used(node)), frozenset(shell.names_set(node))
-        source = script.text(node).rstrip("; ")
+        uses, sets = frozenset(shell.names_used(node)), shell.names_set(script, node)
+        self.placing.set_by = {**dict.fromkeys(sets, span), **self.placing.set_by}
         defaulted = shell.names_defaulted(script, node)
         self.placing.with_default.update(dict.fromkeys(defaulted, span))
         self.placing.without_default |= uses - defaulted
-        return Item(kind, span, source, uses, sets, "", len(self.candidates))
+        return Item(
+            kind, span, script.text(node).rstrip("; "), uses, sets, "", len(self.candidates)
+        )
 
     # ------------------------------------------------------------ variables
 
@@ -147,6 +150,8 @@ class Reader:
             for hole in self.scope.behind(" ".join(words))
         ):
             self._evaluate(" ".join(words[1:]), span)
+        elif name in commands.SETTERS and shell.names_set(script, node):
+            self.variables.keep_set(self._item(DEFINE, script, node, span))
         elif name == ":" and self.scope.defaults:
             self.variables.keep_defaults(self._item(DEFINE, script, node, span))
         elif name in self.functions:
@@ -174,24 +179,20 @@ class Reader:
         name = words[0]
         where, home, function = self.functions[name]
         if name in self.inside or not self.launches(function, home):
-            if shell.programs(function) <= commands.PRINTING:
+            item = self._item(ACTION, script, node, span)
+            item = item._replace(uses=item.uses | {name}, sets=shell.names_set(home, function))
+            if shell.programs(function) <= commands.PRINTING and not item.sets:
                 self.draft.left_out(span, _NOT_NEEDED)
             else:
-                item = self._item(ACTION, script, node, span)
-                self.placing.add(item._replace(uses=item.uses | {name}))
+                self.variables.keep_set(item)
             return
         self.draft.carried(where, "command")
         self.draft.carried(span, "command")
-        before = self.scope.values
-        given = {str(number): word for number, word in enumerate(words)}
-        own: dict[str, Value] = {**given, "@": words[1:], "*": words[1:], "#": str(len(words) - 1)}
-        self.scope.values = {**before, **own}
         self.inside.append(name)
         body = function["Cmd"]["Body"]
-        self.read(home, (body.get("Cmd") or {}).get("Stmts") or [body])
+        with self.scope.called(words):
+            self.read(home, (body.get("Cmd") or {}).get("Stmts") or [body])
         self.inside.pop()
-        after = {key: value for key, value in self.scope.values.items() if key not in own}
-        self.scope.values = {**after, **{key: before[key] for key in own if key in before}}
 
     def _candidate(
         self, weight: int, words: list[str], span: Span, script: Script, node: Node
@@ -209,13 +210,14 @@ class Reader:
 
     def launches(self, node: Node, script: Script) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
-        for call in shell.calls(node):
-            words = self.words(script, call)
-            called = self.functions.get(words[0]) if words else None
-            if words and commands.weight(words):
-                return True
-            if called and called[2] is not node and self.launches(called[2], called[1]):
-                return True
+        with self.scope.ahead():
+            for call in shell.calls(node):
+                words = self.words(script, call)
+                called = self.functions.get(words[0]) if words else None
+                if words and commands.weight(words):
+                    return True
+                if called and called[2] is not node and self.launches(called[2], called[1]):
+                    return True
         return False
 
     def _other(self, script: Script, node: Node, span: Span, words: list[str]) -> None:
@@ -227,7 +229,8 @@ class Reader:
         if name == "set" and {"-a", "+a", "allexport"} & {*words}:
             self.placing.add(item._replace(kind=PREPARE))
         elif name in commands.SETTINGS:
-            self.draft.left_out(span, "kit's own scripts set the options of their shell")
+            note = self.draft.decide if "--" in words[:-1] else self.draft.left_out
+            note(span, commands.about_set(words))
         elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
             self.draft.decide(span, header.AGAIN)
         elif name == "trap":
@@ -263,6 +266,7 @@ class Reader:
             self.draft.decide(span, f"these ran one after another, or side by side: {way}")
         else:
             self.draft.decide(span, "a loop around the program: kit starts one, or a `sweep`")
+            self.placing.set_by[name] = span
         self.read(script, command["Do"])
 
     def _compound(self, script: Script, node: Node, span: Span) -> None:
@@ -277,8 +281,7 @@ class Reader:
                     words = [*self.scope.settings(script, call), *words]
                     self.candidates.append(Candidate(weight, words, span, item.source, item.uses))
             return
-        for name in item.sets - variables.OWNED:
-            self.scope.leave_open(name, quoted=False)
+        self.variables.leave_open(item)
         prepares = programs & commands.PREPARING or "DeclClause" in {
             part.get("Type") for part in shell.descend(node)
         }
@@ -292,6 +295,6 @@ class Reader:
         elif prepares:
             self.placing.add(item._replace(kind=PREPARE))
         elif item.sets:
-            self.placing.add(item._replace(kind=DEFINE))
+            self.placing.add(item._replace(kind=self.variables.kind_of(item)))
         else:
             self.draft.left_out(span, "a check" if "exit" in programs else _NOT_NEEDED)

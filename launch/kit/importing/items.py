@@ -1,0 +1,33 @@
+"""The statements of a script, as far as they are read: what they use and set, and for what."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kit.importing.shell import Span
+
+DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
+
+
+class Item(NamedTuple):
+    """A statement that the program may need."""
+
+    kind: str
+    span: Span
+    source: str
+    uses: frozenset[str]
+    sets: frozenset[str]
+    inside: str = ""  # its text in a task, where kit has computed the value
+    position: int = 0  # how many programs came before
+    folder: str = ""  # in which it ran
+
+
+class Candidate(NamedTuple):
+    """A command that may be the one that starts the ranks."""
+
+    weight: int
+    words: list[str]  # variables of its own, NAME=VALUE, come first
+    span: Span
+    source: str
+    uses: frozenset[str]
+    remarks: tuple[str, ...] = ()  # what is to be decided, if it is the one
