@@ -997,6 +997,20 @@ def test_lines_of_the_host_have_what_an_exported_variable_is_made_of() -> None:
     assert job["host_setup"] == 'S="/s/${SLURM_JOB_ID}"\nexport T=$S/t\nmkdir -p $T\n'
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "N=$SLURM_NNODES\nWORLD_SIZE=$(($N * 4))\nsrun accelerate launch --num_processes $WORLD_SIZE --machine_rank $RANK t.py\n",
+        "export WORLD_SIZE=$((SLURM_NNODES * 4))\nsrun bash -c 'accelerate launch --num_processes $WORLD_SIZE --machine_rank $SLURM_PROCID t.py'\n",
+    ],
+)
+def test_the_number_of_ranks_that_a_starter_on_each_node_is_told_is_the_scripts(lines: str, machine: dict[str, str]) -> None:
+    text = f"#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=4\nRANK=$SLURM_PROCID\n{lines}"
+    job = yaml.load(importer.convert(text, "old.sbatch", machine).job, Loader=yaml.BaseLoader)
+    assert job["launcher"] == "spawn"
+    assert run_bash(own_lines(job), {**machine, "WORLD_SIZE": "2", "RANK": "9"})[0] == run_bash(text, machine)[0]
+
+
 # ---------------------------------------------------------------- what kit takes
 
 

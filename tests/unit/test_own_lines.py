@@ -192,6 +192,13 @@ def test_what_cannot_be_right_is_refused_with_its_line(project: Path) -> None:
     assert [item.problem for item in problems.warnings] == ["warning: line 1 of the script names main.py, which is not there"]
 
 
+def test_a_script_that_needs_the_number_of_ranks_is_told_how_a_node_counts_them(project: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan("processes_per_node: 2\nscript: accelerate launch --num_processes $WORLD_SIZE x.py\n")
+    (problem,) = refused.value.problems
+    assert problem.fix == "to run it once for each of the 2 ranks: `launcher: srun`; else use $((NNODES * NPROC_PER_NODE))"
+
+
 @pytest.mark.parametrize(
     ("image", "line", "warned"),
     [("image: x.sif\n", "  module load cuda", True), ("image: x.sif\n", "  echo module load", False), ("", "  module load cuda", False)],

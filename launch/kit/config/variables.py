@@ -17,6 +17,7 @@ OWNED = set(
     LOCAL_WORLD_SIZE GROUP_RANK
     """.split()
 )
+OF_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE")  # what a node has not
 OWN_PREFIXES = ("KIT_", "SLURM_", "SLURMD_", "TORCHELASTIC_")  # in any case of letters
 # Bash computes, resets or refuses to set these: a value given to them would not arrive.
 BASH = set(

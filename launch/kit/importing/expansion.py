@@ -40,6 +40,7 @@ class Scope(Holes):
         self.values: dict[str, Value] = dict(known)
         self.shell = shell  # the variables of the shell in which kit import runs
         self.facts = facts  # of the header: SLURM_NNODES and its kin
+        self.of_script: dict[str, Value] = {}  # what the script gave variables that kit sets
         self.node_arrays: set[str] = set()  # arrays whose first element is the first node
         self.reads: set[str] = set()  # variables whose values were asked for
         self.defaults: list[str] = []  # variables for which a ${NAME:-default} was taken

@@ -9,6 +9,7 @@ from typing import Callable, Optional
 from kit.base.errors import KitError
 from kit.config import rank_starters
 from kit.config.rank_starters import MPI, TORCHRUN
+from kit.config.variables import OF_RANK
 from kit.importing import commands, containers, header
 from kit.importing.commands import ASSIGNMENT, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
@@ -86,9 +87,17 @@ class Launch(Starters):
         if os.path.basename(words[0]) == "deepspeed" and "hostfile" in " ".join(words):
             self.decide("no --hostfile is needed: `command: PROGRAM` with `launcher: torchrun`")
         self.launcher = "spawn"
-        self._script(words)
+        self._script([HOLE.sub(self._of_node, word) for word in words])
         self._write()
         return []
+
+    def _of_node(self, found: re.Match[str]) -> str:
+        """Return the script's own value of what kit sets for ranks, which a node has not."""
+        (hole,) = self.scope.behind(found.group())
+        (name,) = hole.names if len(hole.names) == 1 else ("",)
+        value = self.scope.of_script.get(name)
+        is_of_rank = name in OF_RANK and self.scope.is_itself(name, found.group())
+        return value if is_of_rank and isinstance(value, str) else found.group()
 
     def _shell(self, text: str) -> Optional[list[str]]:
         """Read the text of `bash -c`; what is more than a program stays bash."""

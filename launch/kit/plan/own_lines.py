@@ -9,7 +9,7 @@ import subprocess
 from typing import Optional
 
 from kit.base.errors import Problems
-from kit.config import suggest
+from kit.config import suggest, variables
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.plan import file_words, run_paths
@@ -18,8 +18,7 @@ from kit.plan.mounting import FileView
 PATIENCE_S = 10.0
 # bash's own words for an error of syntax.
 _ERROR = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
-# What only a rank has, not a node.
-_OF_RANK = re.compile(r"\$\{?(RANK|LOCAL_RANK|WORLD_SIZE)\b")
+_OF_RANK = re.compile(rf"\$\{{?({'|'.join(variables.OF_RANK)})\b")
 _MODULE = re.compile(r"^[ \t]*module[ \t]+\w.*", re.MULTILINE)
 # They ask Slurm for tasks, whose scripts are running already.
 STARTERS = {"srun", "sbatch", "salloc", "mpirun", "mpiexec"}
@@ -71,7 +70,8 @@ def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Pr
         return
     problem = f"the script runs once on each node, which has no ${found[1]}"
     each = f"once for each of the {job.ranks_per_node} ranks"
-    fix = f"to run it {each}: `launcher: srun`; else use $NODE_RANK"
+    of_node = "$((NNODES * NPROC_PER_NODE))" if found[1] == "WORLD_SIZE" else "$NODE_RANK"
+    fix = f"to run it {each}: `launcher: srun`; else use {of_node}"
     problems.add(job.where("script"), problem, fix)
 
 
