@@ -997,6 +997,11 @@ def test_lines_of_the_host_have_what_an_exported_variable_is_made_of() -> None:
     assert job["host_setup"] == 'S="/s/${SLURM_JOB_ID}"\nexport T=$S/t\nmkdir -p $T\n'
 
 
+@pytest.mark.parametrize("line", ["mpirun -x PATH -x LD_LIBRARY_PATH -x HOME -x A ./a", "srun --export=PATH,LD_LIBRARY_PATH,HOME,A ./a"])
+def test_a_path_that_an_option_names_is_the_one_of_the_node(line: str) -> None:
+    assert keys(f"module load cuda\n{line}\n")["inherit"] == ["A"]
+
+
 @pytest.mark.parametrize(
     "lines",
     [

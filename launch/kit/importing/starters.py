@@ -9,7 +9,7 @@ from kit.importing import containers, folders, header, options, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft, is_secret
-from kit.importing.expansion import Scope
+from kit.importing.expansion import OF_NODE, Scope
 from kit.importing.holes import HOLE
 from kit.importing.options import Option, Syntax
 from kit.importing.shell import Span
@@ -172,6 +172,8 @@ class Starters:
         for word in words:
             if found := ASSIGNMENT.match(word):
                 self.set(found[1], found[2])
+            elif word in ("HOME", "USER") or OF_NODE.fullmatch(word):
+                self.leave_out(f"{word} is each node's own, as `host_setup` leaves it")
             elif word not in ("", "ALL", "NONE", "NIL"):
                 name = word.partition("=")[0]  # no variable's; what is behind it may be a secret
                 self.draft.export(self.span, self.scope.source(name), None)
