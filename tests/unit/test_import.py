@@ -1003,6 +1003,27 @@ def test_a_path_that_an_option_names_is_the_one_of_the_node(line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "is_first"),
+    {
+        "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)": True,
+        "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)": True,
+        "$(scontrol show hostname $SLURM_NODELIST | sed -n 1p)": True,
+        "$(scontrol show hostnames $SLURM_JOB_NODELIST | awk 'NR==1')": True,
+        "$(scontrol show hostnames $SLURM_JOB_NODELIST | tr '\\n' ' ' | cut -d' ' -f 1)": True,
+        "$(hostname -I | awk '{print $1}')": True,
+        "`hostname --ip-address`": True,
+        "$(hostname -s)": True,
+        "$(scontrol show hostnames $SLURM_JOB_NODELIST | sed 's/$/:8/' | paste -sd,)": False,
+        "$(scontrol show hostnames $SLURM_JOB_NODELIST | awk 'END{print NR}')": False,
+        "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 4)": False,
+        "$(hostname -d)": False,
+    }.items(),
+)
+def test_only_what_names_the_first_node_is_kits_master(value: str, is_first: bool) -> None:
+    assert ("MASTER_ADDR" in keys(f"X={value}\nsrun ./a $X\n")["script"]) == is_first
+
+
+@pytest.mark.parametrize(
     "lines",
     [
         "N=$SLURM_NNODES\nWORLD_SIZE=$(($N * 4))\nsrun accelerate launch --num_processes $WORLD_SIZE --machine_rank $RANK t.py\n",

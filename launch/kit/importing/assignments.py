@@ -16,9 +16,16 @@ from kit.importing.shell import Span
 
 _PORT = re.compile(r"(?<![a-z])port(?![a-z])|master_?port", re.IGNORECASE)
 _NODE_LIST = re.compile(r"scontrol\s+show\s+(-\S+\s+)?host|SLURM_(JOB_)?NODELIST")
-_FIRST = re.compile(r"\[0\]|\b(head|sed|awk|cut|hostname|getent|nslookup|dig|host)\b|%%")
+_FIRST = re.compile(
+    r"\[0\]|%%|\bhead\s+-(n\s*)?1\b|\bsed\s+(-n\s+)?[\"']?1[pq{]|NR\s*==\s*1|print\s*\$1\b|-f\s*1\b"
+    r"|\b(hostname|getent|nslookup|dig|host)\b"
+)
+_MANY = re.compile(r"\b(paste|wc|tail|md5sum)\b|\bEND\b|\bNR\s*\}|hostname\s+-+[dy]|<<")
 _DECLARES = re.compile(r"(export|declare|typeset|local|readonly)\b")
-_HOST = re.compile(r"[$`]\(?\s*(/bin/)?hostname\b|SLURMD_NODENAME|HOSTNAME")
+_HOST = re.compile(
+    r"[$`]\(?\s*(/bin/)?hostname(\s+-+[sfiIa][\w-]*)*\s*([)`]|\|\s*(awk|cut|head)\b)"
+    r"|SLURMD_NODENAME|HOSTNAME"
+)
 
 
 class Assignments:
@@ -161,8 +168,9 @@ class Assignments:
         """Return kit's variable for one that a script computes to find the first node."""
         texts = value if isinstance(value, list) else [value or ""]
         holes = self.scope.behind("".join(texts))
-        is_whole = len(texts) == 1 and len(texts[0]) == 1 and bool(holes)
         behind = item.source.partition("=")[2]
+        is_one = len(texts) == 1 and len(texts[0]) == 1 and not _MANY.search(behind)
+        is_whole = is_one and bool(holes)
         computes = bool(COMPUTED.search(behind) or re.search(r"\$\(\(.*RANDOM", behind))
         if _PORT.search(name) and (computes or (is_whole and holes[0].source == "${MASTER_PORT}")):
             return "MASTER_PORT"
