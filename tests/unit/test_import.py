@@ -932,6 +932,7 @@ def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -
         "a value of before": "M=$(echo one)\nC=conf/$M.yaml\nD=$C.d\nM=$(echo two)\nsrun python t.py $C $D $M\n",
         "a default": "n=$(echo 3); n=${NUM:-$n}\nsrun python t.py --n $n\n",
         "the first branch of two": 'if [ $SLURM_NNODES -gt 4 ]; then : "${TP:=4}"; else : "${TP:=8}"; fi\nsrun python t.py --tp $TP\n',
+        "a command of several kinds": 'if [ $SLURM_NNODES = 1 ]; then C=false; else C="X=1 python t.py \'a b\'"; fi\nsrun bash -c "$C --c"\n',
     }.items(),
     ids=lambda item: item[0],
 )
@@ -979,6 +980,7 @@ def test_values_that_an_option_of_the_shell_may_change_are_named() -> None:
         ("set -- $(cat x)\nsrun ./a $1", "it sets $1 and those behind it"),
         ("for s in $(seq 3); do srun ./a $s; done", "$s is set by these lines, which the job does not have: write its value"),
         ("export HF_TOKEN=$(cat x)\nhuggingface-cli login --token $HF_TOKEN\nsrun ./a", "`host_setup` does not have the secret $HF_TOKEN"),
+        ("if [ -d x ]; then C='torchrun t.py'; fi\nsrun bash -c \"$C\"", "torchrun is among other commands"),
     ],
 )
 def test_a_variable_that_the_program_would_not_have_is_a_question(body: str, question: str) -> None:

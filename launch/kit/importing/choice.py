@@ -41,6 +41,9 @@ def finish(reader: Reader) -> None:
             reader.draft.decide(each.span, f"another program than the job's: {way}")
     inner = functools.partial(_inner, reader)
     launch = Launch(reader.draft, reader.scope, inner, reader.tasks, chosen.span)
+    for item in reader.placing.items:
+        for name in item.sets:
+            launch.set_by[name] = f"{launch.set_by.get(name, '')}{item.source}\n"
     sources = "\n".join(item.source for item in reader.placing.items)
     launch.of_options.update(_OF_OPTIONS.findall(sources))
     for remark in chosen.remarks:

@@ -31,6 +31,7 @@ class Launch(Starters):
         super().__init__(draft, scope, tasks, span)
         self.inner = inner
         self.is_in_task = False  # behind `bash -c`, which each task runs
+        self.set_by: dict[str, str] = {}  # the lines that set a variable
         self.lines: list[str] = []  # of bash, in the place of a command
 
     def read(self, words: list[str]) -> None:
@@ -101,6 +102,14 @@ class Launch(Starters):
 
     def _shell(self, text: str) -> Optional[list[str]]:
         """Read the text of `bash -c`; what is more than a program stays bash."""
+        hole = self.scope.only_hole(text.split(" ")[0])
+        if hole and hole.hint is None:  # its value is a command, with quotes and variables
+            self.note_names(text)
+            self.lines = [f"eval {self.scope.bash(text)}"]
+            lines = "".join(self.set_by.get(name, "") for name in hole.names)
+            self._ask_about_ranks(lines)
+            self._write()
+            return []
         mounts = self.draft.keys.get("mounts", []) if self.draft.has_image else None
         try:
             lines = self.scope.inner(text)
@@ -113,10 +122,13 @@ class Launch(Starters):
             return found
         self.note_names(text)
         self.lines = lines.strip("\n").split("\n")
-        if "torchrun" in text or "torch.distributed" in text:
-            self.decide("torchrun is among other commands: see which ranks kit should start")
+        self._ask_about_ranks(text)
         self._write()
         return []
+
+    def _ask_about_ranks(self, text: str) -> None:
+        if "torchrun" in text or "torch.distributed" in text:
+            self.decide("torchrun is among other commands: see which ranks kit should start")
 
     # ------------------------------------------------------------ the program
 
