@@ -241,7 +241,10 @@ def run_bash(text: str, environment: dict[str, str], arguments: tuple[str, ...] 
     return words, dict(pair.split("=", 1) for pair in pairs)
 
 
-def own_lines(job: dict[str, Any]) -> str:
+STRICT = "set -eE -o pipefail\n"  # as lib/own_lines.sh; not all that the scripts call is there
+
+
+def own_lines(job: dict[str, Any], first: str = "") -> str:
     """What the scripts of a run do with a job's lines, as far as the program can tell: on the first node, then in each task."""
     program = job.get("script")
     if not program:
@@ -250,8 +253,8 @@ def own_lines(job: dict[str, Any]) -> str:
         program = "exec " + " ".join(f"'{word.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}'" for word in [*start, *words])
     given = "".join(f"export {name}='{value}'\n" for name, value in job.get("env", {}).items())
     folder = f"cd '{job.get('workdir', '.')}' 2>/dev/null || true\n"
-    inner = f"{given}{job.get('setup', '')}\n{program}"
-    return f'{folder}{job.get("host_setup", "")}\ncd "$SLURM_SUBMIT_DIR"\n{folder}exec bash -c "$(cat <<\'END-OF-JOB\'\n{inner}\nEND-OF-JOB\n)"'
+    inner = f"{first}{given}{job.get('setup', '')}\n{program}"
+    return f'{first}{folder}{job.get("host_setup", "")}\ncd "$SLURM_SUBMIT_DIR"\n{folder}exec bash -c "$(cat <<\'END-OF-JOB\'\n{inner}\nEND-OF-JOB\n)"'
 
 
 # Variables of the shell, and those by which a script and kit find what starts the ranks.
@@ -923,6 +926,7 @@ def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -
         "C's loop": "G=8\nfor ((i = G; i >= 1; i--)); do if ((12 % i == 0)); then TP=$i; break; fi; done\nsrun python t.py --tp $TP\n",
         "read": "IFS=, read a b <<< 'x,y z'\nread c d < <(echo 1 2)\nsrun python t.py $a \"$b\" $c $d\n",
         "printf and arithmetic": "A=2\nprintf -v T %03d 7\nlet B=A+1\n((C = B * 2))\nsrun python t.py $T $B $C\n",
+        "a status that is none": "((K = 0))\nlet K++\nread A < <(printf x)\nsrun python t.py $K $A\n",
         "a function": "f() { local x=1; LR=0.3; mkdir -p out; }\nf\nsrun python t.py --lr $LR\n",
         "a local variable": "main() { local x; local tag=$(cat configs.txt | head -n 2 | tail -n 1); python t.py --tag $tag; }\nmain\n",
         "a sourced file": "echo 'LR=0.5; X=1' > env.sh\nsource env.sh\nsrun python t.py --lr $LR\n",
@@ -942,7 +946,7 @@ def test_the_program_gets_what_other_lines_than_an_assignment_set(body: tuple[st
     assert [entry.reason for entry in found.entries if entry.kind == DECIDE] == []
     job = yaml.load(found.job, Loader=yaml.BaseLoader)
     assert "inherit" not in job
-    assert run_bash(own_lines(job), machine)[0] == run_bash(text, machine)[0]
+    assert run_bash(own_lines(job, STRICT), machine)[0] == run_bash(text, machine)[0]
 
 
 @pytest.mark.parametrize(
@@ -961,7 +965,7 @@ def test_the_program_finds_the_last_value_of_a_variable(body: str, machine: dict
     text = f"#!/bin/bash\n{body}srun python t.py\n"
     job = yaml.load(importer.convert(text, "old.sbatch", machine).job, Loader=yaml.BaseLoader)
     assert "inherit" not in job
-    found, expected = run_bash(own_lines(job), machine)[1], run_bash(text, machine)[1]
+    found, expected = run_bash(own_lines(job, STRICT), machine)[1], run_bash(text, machine)[1]
     assert {name: found.get(name) for name in ("OMP_NUM_THREADS", "A", "U", "N")} == {name: expected.get(name) for name in ("OMP_NUM_THREADS", "A", "U", "N")}
 
 

@@ -18,6 +18,8 @@ _ARRAY = re.compile(r"\w\+?=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # can
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 _OF_MODULE = re.compile(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z")  # modules set such variables, too
 ARGUMENT = re.compile(r"[0-9@*#]")
+# Their status tells of zero, or of the end of a file, and would end the job's lines.
+_OF_STATUS = re.compile(r"(\(\(|let\s|(\w+=\S*\s+)?read\s)(?!.*<<(?!<))", re.DOTALL)
 _EXPORTS = re.compile(r"\bexport\b[^\n;]*")
 _IN_SETUP = "move the line to `setup`, or have the program read it"
 # Sets variables that kit import cannot see; environments and modules have none of the script's.
@@ -87,6 +89,8 @@ class Placing:
         self.needed: set[str] = set()  # variables and functions that are carried
 
     def add(self, item: Item) -> None:
+        if _OF_STATUS.match(item.source):
+            item = item._replace(source=f"{item.source} || true")
         self.items.append(item._replace(folder=folders.current(self.draft.keys)))
 
     def export(self, name: str) -> None:
