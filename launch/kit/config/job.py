@@ -53,7 +53,7 @@ class Job(BadDays):
     script: Optional[str] = key(
         values.lines,
         "lines of bash instead of `command`, for a program with a launcher of its own; they run "
-        "once on each node, or with `launcher: srun` or `mpi` for each rank",
+        "once on each node, or with `launcher: torchrun`, `srun` or `mpi` for each rank",
         "TEXT",
         other_names="run",
     )
