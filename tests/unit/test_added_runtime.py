@@ -154,6 +154,7 @@ MAY_NAME = {
     "launch/kit/plan/this_machine.py": "takes kit build's image of an engine for a rehearsal",
     "launch/kit/plan/runtimes.py": "docker:// is how images of registries are written",
     "launch/kit/remote/image_copy.py": "shows how a file is made of a sandbox folder",
+    "launch/kit/base/redact.py": "says whose token it found",
 }
 
 
