@@ -83,8 +83,9 @@ ray::end() {
   done
   kill -KILL -- "-${KIT_RAY}" 2>/dev/null || true
   (($1 == 0 || $1 == 143)) || (
-    [[ -z "${KIT_SHARE:-}" ]] || umask 027 # they are for the group
-    mkdir -p -- "${kit_kept}" && cp -- "${KIT_RAY_DIR}"/session_latest/logs/{gcs,ray}* "${kit_kept}"
+    [[ -z "${KIT_SHARE:-}" ]] || umask 027 # they are for the group, even if the user's umask has closed Ray's own
+    mkdir -p -- "${kit_kept}" && cp -- "${KIT_RAY_DIR}"/session_latest/logs/{gcs,ray}* "${kit_kept}" || true
+    [[ -z "${KIT_SHARE:-}" ]] || chmod -f g=r,o= -- "${kit_kept}"/*
   ) 2>/dev/null || true
   for ((kit_tries = 0; kit_tries < 40; kit_tries++)); do # what is being killed may still write there, on a busy node for seconds
     ! ray::remove_folder || return 0
