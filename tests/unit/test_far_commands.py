@@ -117,6 +117,15 @@ def test_a_folder_in_which_somebody_else_may_have_put_a_kit_is_refused_and_nothi
     assert not (far.home / "attacked").exists()
 
 
+def test_a_kit_there_that_others_can_write_to_is_named_with_what_closes_it(far: Far, project: Path, kit_here) -> None:
+    (copy,) = far.kit.glob("kit-*")
+    copy.chmod(0o770)
+    done = kit_here("images", "--cluster", "far")
+    assert done.code == 1 and done.err.startswith(f"kit: {copy} on login is not for you alone: ") and f"chmod go-w {quoted(str(copy))}; " in done.err
+    copy.chmod(0o750)
+    assert kit_here("images", "--cluster", "far").code == 0
+
+
 @pytest.mark.parametrize("words", ["images", "submit job.yaml", "nodes"])
 @pytest.mark.parametrize("what", ["a file", "a folder with a file"])
 def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(what: str, words: str, far: Far, new_project: Path, kit_here) -> None:

@@ -98,10 +98,10 @@ def prepare(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
     if refusal:
         return {"folder": folder, "refusal": refusal}
     place = os.path.join(folder, kit)
-    if is_marked(place) and is_private(place):
+    if os.path.lexists(place):
+        if not is_marked(place) or not is_private(place):
+            return {"folder": place, "refusal": "open" if is_marked(place) else "foreign"}
         os.utime(place, None)
-    elif os.path.lexists(place):
-        return {"folder": place, "refusal": "foreign"}
     return {
         "folder": folder,
         "history": history_bytes(),
