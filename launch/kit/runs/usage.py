@@ -66,7 +66,7 @@ def _jobs(run: RunPaths, job_id: str) -> list[str]:
     """Return the jobs that led to this one, where a site cancels what it preempts, and itself."""
     task = job_id.partition("_")[2]
     names = safe_read.names(run.log)
-    jobs = [name for name in names if slurm.ID.fullmatch(name) and name.partition("_")[2] == task]
+    jobs = [name for name in names if name.partition("_")[2] == task and slurm.ID.fullmatch(name)]
     found = [name for name in jobs if job_chain.last_job(str(run.folder), name) == job_id]
     return sorted(found, key=lambda name: int(name.partition("_")[0]))
 
