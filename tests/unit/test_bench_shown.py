@@ -415,5 +415,5 @@ def test_an_option_that_a_measurement_has_no_use_for_is_refused_where_it_is_type
     typed = {name: Located("2", f"--{name.replace('_', '-')}") for name in ("max_restarts", "array")}
     assert bench.load("job.yaml", typed, [], problems).max_restarts is None
     assert [(found.where, found.problem, found.fix) for found in problems.found] == [
-        (f"--{name}", "kit bench has no use for it", "leave it out") for name in ("array", "max-restarts")
+        (f"--{name}", "kit bench does not use it", "leave it out") for name in ("array", "max-restarts")
     ]

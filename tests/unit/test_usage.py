@@ -14,6 +14,7 @@ from typing import Optional
 import kit
 import pytest
 from kit.cli import run_views
+from kit.files import safe_read
 from kit.runs import history, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
@@ -127,6 +128,19 @@ def test_the_gpu_hours_of_an_array_are_those_of_all_tasks(tmp_path: Path, fake_s
     assert kit.find("7_1").status.elapsed_s == HOUR_S / 4
     assert [task.elapsed_s for task in kit.find("7").wait().tasks] == [HOUR_S, HOUR_S / 4]
     assert re.search(r"^0 +COMPLETED  1h 0m\n1 +FAILED +15m 0s", kit_here("status", "7").out, re.MULTILINE)
+
+
+def test_the_logs_of_a_large_array_are_listed_once(tmp_path: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each task takes minutes with thousands of them."""
+    run = made(tmp_path / "one", array="0-49")
+    for task in range(50):
+        attempt(run, f"7_{task}", 1.0)
+    used(run)
+    listed: list[str] = []
+    names = safe_read.names
+    monkeypatch.setattr(safe_read, "names", lambda folder: listed.append(str(folder)) or names(folder))
+    assert len(kit.find("7").status.tasks) == 50
+    assert listed.count(str(run.paths.log)) <= 2
 
 
 def of_cluster(name: str, cluster: str = "", state: str = "COMPLETED", usage: Usage | None = None, detail: str = "") -> Status:

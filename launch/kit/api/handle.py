@@ -94,4 +94,4 @@ def _with_tasks(found: Status) -> Status:
     """Return the status of an array with that of its tasks, which an ended one lacks."""
     if not found.run.array:
         return found
-    return found._replace(tasks=array_status.measured(*array_status.tasks(found)))
+    return found._replace(tasks=array_status.measured(array_status.tasks(found)))

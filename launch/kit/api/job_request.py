@@ -55,7 +55,8 @@ class JobRequest:
             job = job_file.load("true", overrides, self.arguments, self.problems)
         else:
             job = self.load()
-        return job_file.without(job, ("notify", *preemption.NEVER), self.command, self.problems)
+        unused = ("notify", "max_restarts", "elastic", "stall_timeout", *preemption.NEVER)
+        return job_file.without(job, unused, self.command, self.problems)
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""

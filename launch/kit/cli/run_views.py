@@ -96,7 +96,7 @@ def _show_tasks(shown: Status) -> None:
 def _measured_tasks(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
     """Yield each task, and what it used if it has ended, with its values."""
     sweep = run_dir.recorded_plan(shown.run.paths.folder).program.sweep
-    for task in array_status.measured(*array_status.tasks(shown)):
+    for task in array_status.measured(array_status.tasks(shown)):
         place = task.run.task or 0
         yield task, {name: column[place] for name, column in sweep if place < len(column)}
 

@@ -71,7 +71,7 @@ def without(job: Job, names: Iterable[str], command: str, problems: Problems) ->
     names = tuple(names)
     for where in (job.places.get(name, "") for name in names):
         if where.startswith("--"):
-            problems.add(where, f"kit {command} has no use for it", "leave it out")
+            problems.add(where, f"kit {command} does not use it", "leave it out")
     unset: dict[str, Any] = dict.fromkeys(names)
     return replace(job, **unset)
 

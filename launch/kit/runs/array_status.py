@@ -203,19 +203,21 @@ def task(shown: Status, which: Optional[int]) -> Status:
     return next(each for each in tasks(shown) if each.run.task == which)
 
 
-def measured(*tasks: Status) -> tuple[Status, ...]:
+def measured(tasks: tuple[Status, ...]) -> tuple[Status, ...]:
     """Return tasks of one array with what those that have ended used, by their events.
 
     The history has that of the whole array alone.
     """
-    gpus = run_dir.recorded_plan(tasks[0].run.paths.folder).layout.gpus_per_node
-    return tuple(_measured(each, gpus) for each in tasks)
+    run = tasks[0].run
+    gpus = run_dir.recorded_plan(run.paths.folder).layout.gpus_per_node
+    ended = {each.run.id: each.elapsed_s for each in tasks if each.run.id and not each.active}
+    used = dict(zip(ended, usage.of_jobs(run.paths, ended.items(), gpus)))
+    return tuple(_with_usage(each, used.get(each.run.id)) for each in tasks)
 
 
-def _measured(found: Status, gpus: int) -> Status:
-    if found.active or not found.run.id:
+def _with_usage(found: Status, used: Optional[usage.Usage]) -> Status:
+    if not used:
         return found
-    used = usage.of_job(found.run.paths, found.run.id, gpus, found.elapsed_s)
     return found._replace(run=replace(found.run, usage=used), elapsed_s=used.elapsed_s)
 
 

@@ -201,7 +201,7 @@ def of_task(run: Run, number: Optional[int]) -> Status:
     found = query([run])[0]
     if number is None:
         return found
-    return array_status.measured(array_status.task(found, number))[0]
+    return array_status.measured((array_status.task(found, number),))[0]
 
 
 def running(word: str, task: Optional[int]) -> Run:

@@ -27,15 +27,33 @@ class Usage:
     gpu_hours: Optional[float] = None  # None where no GPUs were asked for
 
 
-def of_job(run: RunPaths, job_id: str, gpus_per_node: int, elapsed_s: Optional[float]) -> Usage:
-    """Return what a job, or a task of an array, used, with the jobs that it went on for.
+def of_jobs(
+    run: RunPaths, jobs: Iterable[tuple[str, Optional[float]]], gpus_per_node: int
+) -> list[Usage]:
+    """Return what each job, or task of an array, used, with the jobs that it went on for.
 
-    `elapsed_s` is Slurm's time since the last start of the job, for where a script was killed and
-    noted no end.
+    Beside its id, a job has Slurm's time since its last start in seconds, for where a script was
+    killed and noted no end.
     """
+    begun: dict[str, list[str]] = {}
+    for name in filter(slurm.ID.fullmatch, safe_read.names(run.log)):
+        begun.setdefault(name.partition("_")[2], []).append(name)
+    found = []
+    for job_id, elapsed_s in jobs:
+        of_task = begun.get(job_id.partition("_")[2], ())
+        led = [name for name in of_task if job_chain.last_job(str(run.folder), name) == job_id]
+        led.sort(key=lambda name: int(name.partition("_")[0]))
+        found.append(_of_chain(run, led, gpus_per_node, elapsed_s))
+    return found
+
+
+def _of_chain(
+    run: RunPaths, job_ids: list[str], gpus_per_node: int, elapsed_s: Optional[float]
+) -> Usage:
+    """Return what jobs used each of which went on for the one before."""
     attempts = [
         list(found)
-        for name in _jobs(run, job_id)
+        for name in job_ids
         for _, found in itertools.groupby(events.batch(run.logs(name)), lambda each: each.attempt)
     ]
     starts = [start for found in attempts if (start := events.last(found, "start"))]
@@ -60,15 +78,6 @@ def total(found: Iterable[Usage]) -> Usage:
     hours = [usage.gpu_hours for usage in found]
     known = [hour for hour in hours if hour is not None]
     return Usage(gpu_hours=sum(known) if known and len(known) == len(hours) else None)
-
-
-def _jobs(run: RunPaths, job_id: str) -> list[str]:
-    """Return the jobs that led to this one, where a site cancels what it preempts, and itself."""
-    task = job_id.partition("_")[2]
-    names = safe_read.names(run.log)
-    jobs = [name for name in names if name.partition("_")[2] == task and slurm.ID.fullmatch(name)]
-    found = [name for name in jobs if job_chain.last_job(str(run.folder), name) == job_id]
-    return sorted(found, key=lambda name: int(name.partition("_")[0]))
 
 
 def _first_of_last_start(attempts: list[list[Event]]) -> int:
