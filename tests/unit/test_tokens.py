@@ -102,6 +102,11 @@ def test_a_job_is_refused_with_the_line_and_without_the_value(tmp_path: Path, ki
         ("TOKENS_PER_BATCH", "0.5e6", False),
         ("TRAIN_TOKENS", "100billion1", False),
         ("KEY", "/etc/keys/key1", False),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "keys/service-1.json", False),
+        ("UCX_IB_PKEY", "0x8001", False),
+        ("AUTH_URL", "https://auth1.example.org", False),
+        ("AUTH_SERVER", "auth1.example.org:443", False),
+        ("DB_PASSWORD", "vault:secret/db#password", False),
         ("SSH_KEY", "~/.ssh/id_ed25519", False),
         ("PASSWORD_FILE", "passwords/db1.txt", False),
         ("AWS_ACCESS_KEY_ID", "work-account-1", False),
@@ -130,6 +135,25 @@ def test_a_name_that_sounds_like_a_secret_gets_a_word_unless_its_value_is_a_sett
     ]
     assert lines == expected * warns, done.stderr
     assert value not in done.stderr or not warns
+
+
+def test_a_warning_shows_no_other_words_of_the_command_and_looks_into_lines_that_are_one_word(tmp_path: Path, kit) -> None:
+    (tmp_path / "train.py").touch()
+    lines = "curl -u me:hunter2 https://x/auth?x=abc123; DB_PASSWORD=hunter2 tool"
+    (tmp_path / "job.yaml").write_text(json.dumps({"command": ["train.py", "--db-password=hunter2", "model-7b", "-c", lines]}))
+    done = kit("submit", "job.yaml", "--dry-run", cwd=tmp_path, check=False)
+    assert "hunter2" not in done.stderr
+    assert [line.split(" may be")[0] for line in done.stderr.splitlines() if "may be a secret" in line] == [
+        "kit: job.yaml:1: warning: the value of --db-password",
+        "kit: job.yaml:1: warning: the value of DB_PASSWORD",
+    ]
+
+
+def test_the_option_that_reads_a_password_from_a_pipe_and_an_option_after_another_are_no_values(tmp_path: Path, kit) -> None:
+    (tmp_path / "train.py").touch()
+    setup = "docker login --username me --password-stdin nvcr.io <file\ntool --use-auth-token --model=gpt2\nDB_PASSWORD=`show db1`\n"
+    (tmp_path / "job.yaml").write_text(json.dumps({"command": "train.py", "setup": setup}))
+    assert "may be a secret" not in kit("submit", "job.yaml", "--dry-run", cwd=tmp_path, check=False).stderr
 
 
 def test_forty_digits_are_refused_by_the_name_of_their_option_and_in_lines_of_bash(tmp_path: Path, kit) -> None:

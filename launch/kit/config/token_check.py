@@ -12,13 +12,22 @@ from kit.base import redact
 from kit.base.errors import Problems
 
 # Names that end so say where a secret is, or of which kind; MAX_TOKENS is a number.
-_NO_SECRET = re.compile(r"(?:FILE|PATH|DIR|NAME|ID|TYPE|TOKENS)\Z", re.IGNORECASE)
-# Paths, placeholders, numbers such as 1e9 or 8k; what a shell puts in has a $.
-_HARMLESS = re.compile(r"[/.~<(\[{*].*|[^$]*\$.*|[0-9_.,:e+-]*[kmgtb]?", re.IGNORECASE | re.DOTALL)
+_NO_SECRET = re.compile(
+    r"(?:FILE|PATH|DIR|NAME|ID|TYPE|TOKENS|STDIN|UR[IL]|ARN|HOST|SERVER|STORE|BACKEND|METHOD|MODE)\Z",
+    re.IGNORECASE,
+)
+# Paths, placeholders, numbers such as 1e9, 8k or 0x8001, and where another program finds a secret;
+# what a shell puts in has a $ or a `.
+_HARMLESS = re.compile(
+    r"[/.~<(\[{*].*|[^$`]*[$`].*|[0-9_.,:e+-]*[kmgtb]?|0x[0-9a-f]+"
+    r"|[a-z][a-z0-9+.-]*://.*|(?:arn|env|file|ssm|vault):.*|[\w/-]+\.(?:json|key|pem|txt)",
+    re.IGNORECASE | re.DOTALL,
+)
 _SHORTEST = 6  # characters
 # --name value, --name=value, NAME=value: the value is only looked at, and may hold another pair.
 _GIVEN = re.compile(
-    r"""(?:(?<![\w-])(--[A-Za-z][\w-]*)[= ]|\b([A-Za-z_]\w*)=)["']?(?=([^\s"';&|]{1,200}))"""
+    r"""(?:(?<![\w-])(--[A-Za-z][\w-]*)(?:=|[ ](?!-))|\b([A-Za-z_]\w*)=)["']?"""
+    r"""(?=([^\s"';&|]{1,200}))"""
 )
 _IN_RECORDS = "which process lists and records of the job would show"
 _IN_RUN = "and would be in env.sh and in run.json"
@@ -47,16 +56,19 @@ def refuse_arguments(words: Sequence[str], where: str, problems: Problems) -> No
     """Note a problem, or a warning, for each argument that looks like a secret."""
     for before, word in zip(("", *words), words):
         refuse_text("an argument", word, where, problems)
-        option, equals, value = word.partition("=")
-        if equals:
-            _judge(option, value, where, problems)
-        elif before.startswith("-") and not word.startswith("-"):
+        _judge_pairs(word, where, problems)
+        # No message may hold --password=hunter2 as the name of what follows.
+        if re.fullmatch(r"-[\w-]+", before) and not word.startswith("-"):
             _judge(before, word, where, problems)
 
 
 def refuse_lines(text: str, where: str, problems: Problems) -> None:
     """Note a problem, or a warning, for what looks like a secret in lines of bash."""
     refuse_text("a line", text, where, problems)
+    _judge_pairs(text, where, problems)
+
+
+def _judge_pairs(text: str, where: str, problems: Problems) -> None:
     for option, variable, value in _GIVEN.findall(text):
         _judge(option or variable, value, where, problems)
 
