@@ -550,7 +550,8 @@ def test_a_checkout_that_git_cannot_read_is_listed_without_it(kit, project: Path
     (project / ".git").write_text("gitdir: /nowhere\n")
     assert names(project) == ["pkg/a.py", "train.py"]
     done = kit("render", "train.py", "--output", "out", cwd=project)
-    assert done.stderr == f"kit: git cannot list the files of {project}: the snapshot of the code holds what looks like code\n"
+    fix = "`git status` there tells why, and fetches what a partial clone lacks"
+    assert done.stderr == f"kit: git cannot list the files of {project}: the snapshot of the code holds what looks like code; {fix}\n"
 
 
 def test_a_wholly_ignored_folder_of_a_checkout_is_listed_without_git(project: Path) -> None:

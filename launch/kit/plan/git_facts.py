@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Optional
 
+from kit.base.errors import warn
 from kit.plan import file_list, git, key_files
 from kit.plan.file_list import GitRecord
 
@@ -16,19 +17,28 @@ _DIFF = (
 
 
 def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
-    """Return the revision and the difference, without keys; None where there is no checkout."""
+    """Return the revision and the difference, without keys; None where there is no checkout.
+
+    The difference is missing where git cannot tell it.
+    """
     if listed := file_list.read(folder):
         return listed.git
     revision = _git(folder, "rev-parse", "HEAD", "--show-toplevel")
     if revision is None:
         return None
     head, _, top = revision.rstrip("\n").partition("\n")
-    names = git.output(folder, *_DIFF, "--name-only", "-z", timeout_s=10) or b""
-    changed = os.fsdecode(names).split("\0")[:-1]
+    names = git.output(folder, *_DIFF, "--name-only", "-z", timeout_s=10)
+    changed = os.fsdecode(names or b"").split("\0")[:-1]
     left_out = [f":(top,exclude,literal){name}" for name in key_files.among(top, changed, keyrings)]
     words = ["--src-prefix=a/", "--dst-prefix=b/", "--", ":/", *left_out]
     patch = _git(folder, *_DIFF, *words) if changed else ""
-    return {"revision": head, "diff": key_files.cut(patch or "")}
+    if names is None or patch is None:
+        warn(
+            f"kit: git cannot tell what differs from its revision in {folder}, and run.json does "
+            "not say it: `git diff HEAD` there tells why, and fetches what a partial clone lacks"
+        )
+        return {"revision": head}
+    return {"revision": head, "diff": key_files.cut(patch)}
 
 
 def _git(folder: str, *arguments: str) -> Optional[str]:

@@ -199,7 +199,8 @@ def _by_git(root: str, notes: list[str]) -> Optional[dict[str, bool]]:
     names = _git_lists(root, "--cached", "--others")
     if names is None:
         rest = "the snapshot of the code holds what looks like code"
-        notes.append(f"git cannot list the files of {root}: {rest}")
+        fix = "`git status` there tells why, and fetches what a partial clone lacks"
+        notes.append(f"git cannot list the files of {root}: {rest}; {fix}")
         return None
     found = _with_submodules(root, names)
     # As without git: nobody has said that a hidden folder is code.
