@@ -240,6 +240,17 @@ def test_a_tracked_folder_that_became_a_link_keeps_its_files(name: str, target: 
     assert (code / name).is_symlink() and (code / "data/list.txt").read_text() == "of data" and (code / "data/deep/file.txt").read_text() == "of deep"
 
 
+@pytest.mark.parametrize("is_tracked", [True, False])
+def test_a_program_in_a_linked_folder_is_live_and_kit_says_why(is_tracked: bool, kit, project: Path) -> None:
+    git(project, "init")
+    write(project, src__train_py="1")
+    if is_tracked:
+        git(project, "add", ".")
+    link_instead(project, "src", project.parent / "disk/src", "../disk/src")
+    done = kit("render", "src/train.py", "--output", "out", cwd=project)
+    assert "live: src/train.py is in a linked folder, and kit copies only the link" in done.stdout
+
+
 @pytest.mark.parametrize("has_git", [True, False])
 def test_no_list_of_files_has_a_link_written_through(has_git: bool, kit, project: Path) -> None:
     """The index of somebody else's checkout, or the list that comes from another machine, may name what is behind a link."""

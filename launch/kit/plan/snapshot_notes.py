@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from kit.config.job import Job
+from kit.files import safe_write
 from kit.plan import file_words, program
 from kit.plan.source_files import Sources
 
@@ -28,6 +29,8 @@ def why_not_copied(named: Iterable[str], sources: Sources, made: dict[str, str])
         return "; ".join(notes)
     if keys := named & set(sources.keys):
         return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
+    if linked := [name for name in named if safe_write.is_behind_link(sources.root, name)]:
+        return f"{min(linked)} is in a linked folder, and kit copies only the link"
     may_be_written = named - sources.tracked
     if may_be_written and named <= set(sources.names):
         return f"{min(may_be_written)} may be what the command writes"
