@@ -96,7 +96,11 @@ def test_a_job_is_refused_with_the_line_and_without_the_value(tmp_path: Path, ki
         ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", True),
         ("DB_PASSWORD", "hunter2", True),
         ("DB_PASSWORD", "correcthorse", True),
-        ("API_TOKEN", "12345678-1234-abcd", True),
+        ("DB_PASS", "hunter2", True),
+        ("API_TOKEN", "1234567812340abcd", True),
+        ("CACHE_KEY", "imagenet1k", False),
+        ("SPECIAL_TOKEN_IDS", "abc123", False),
+        ("NUM_KEY_VALUE_HEADS", "heads8x", False),
         ("TOKENIZERS_PARALLELISM", "false", False),
         ("MAX_TOKENS", "2048", False),
         ("TOKENS_PER_BATCH", "0.5e6", False),
@@ -127,10 +131,10 @@ def test_a_name_that_sounds_like_a_secret_gets_a_word_unless_its_value_is_a_sett
     (tmp_path / "job.yaml").write_text(json.dumps(text))
     done = kit("submit", "job.yaml", "--dry-run", cwd=tmp_path, check=False)
     lines = [line for line in done.stderr.splitlines() if "may be a secret" in line]
-    shown = "to judge by its name, which process lists and records of the job would show"
+    shown = "judging by its name, which process lists and records of the job would show"
     expected = [
         f"kit: job.yaml:1: warning: the value of {option} may be a secret, {shown}",
-        f"kit: job.yaml:1: warning: the value of {name} may be a secret, to judge by its name, and would be in env.sh and in run.json",
+        f"kit: job.yaml:1: warning: the value of {name} may be a secret, judging by its name, and would be in env.sh and in run.json",
         f"kit: job.yaml:1: warning: the value of {name} may be a secret, {shown}",
     ]
     assert lines == expected * warns, done.stderr
@@ -159,7 +163,10 @@ def test_the_option_that_reads_a_password_from_a_pipe_and_an_option_after_anothe
 def test_forty_digits_are_refused_by_the_name_of_their_option_and_in_lines_of_bash(tmp_path: Path, kit) -> None:
     digits = "0a" * 20
     (tmp_path / "train.py").touch()
-    job = {"command": ["train.py", "--wandb-key", digits, "--revision", digits], "setup": f"export WANDB_API_KEY={digits} GIT_COMMIT={digits}\n"}
+    job = {
+        "command": ["train.py", "--wandb-key", digits, "--revision", digits, "--cache-key", digits],
+        "setup": f"export WANDB_API_KEY={digits} GIT_COMMIT={digits}\n",
+    }
     (tmp_path / "job.yaml").write_text(json.dumps(job))
     done = kit("submit", "job.yaml", "--dry-run", "--", f"--wandb_key={digits}", cwd=tmp_path, check=False)
     shown = "looks like a key, which process lists and records of the job would show"

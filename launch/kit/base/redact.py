@@ -55,6 +55,7 @@ _OF_NAMES = (
     r"TOKEN(?!IZ)|SECRET|PASS(?!ES)|KEY(?!BOARD|MAP|POINT|FRAME|WORD)|(?<!^OLD)(?!^)PWD|CRED(?!IT)"
     r"|COOKIE|AUTH(?!OR)|DSN|CONNECTION_?STRING"
 )
+_OF_SERVICES = "WANDB|API|TOKEN|SECRET|PASS"
 _SET = re.compile(r"\b([A-Z0-9_]+)[\"']?\s*[:=]\s*(?=\S)")
 HIDDEN = "(not shown)"
 
@@ -67,10 +68,10 @@ def kind(text: str, name: str = "") -> Optional[str]:
     for found, (hints, pattern) in KINDS.items():
         if any(hint in text for hint in hints) and re.search(pattern, text):
             return found
-    # A key of Weights & Biases has no mark of its own: its variable's name gives it away.
-    if re.fullmatch("[0-9a-f]{40}", text) and is_secret(name):
-        return "a key"
-    return None
+    # A key of Weights & Biases has no mark of its own: its variable's name gives it away. In others
+    # it may be a digest: --cache-key, --recv-keys.
+    is_hexadecimal = re.fullmatch("[0-9a-f]{40}", text) and is_secret(name)
+    return "a key" if is_hexadecimal and re.search(_OF_SERVICES, name.upper()) else None
 
 
 def hide_tokens(text: str) -> str:

@@ -23,7 +23,10 @@ _HARMLESS = re.compile(
     r"|[a-z][a-z0-9+.-]*://.*|(?:arn|env|file|ssm|vault):.*|[\w/-]+\.(?:json|key|pem|txt)",
     re.IGNORECASE | re.DOTALL,
 )
-_SHORTEST = 6  # characters
+_PASSWORD = re.compile(r"PASSW|SECRET|(?:\A|[_-])(?:PASS|PWD)\Z", re.IGNORECASE)
+_SHORTEST = 6  # characters of a password
+# Other names have many meanings (CACHE_KEY, --special-token-ids): the value must look like chance.
+_RANDOM = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_+=]{16,}")
 # --name value, --name=value, NAME=value: the value is only looked at, and may hold another pair.
 _GIVEN = re.compile(
     r"""(?:(?<![\w-])(--[A-Za-z][\w-]*)(?:=|[ ](?!-))|\b([A-Za-z_]\w*)=)["']?"""
@@ -42,7 +45,7 @@ def refuse_value(name: str, text: str, where: str, problems: Problems) -> None:
     if found := redact.kind(text, name):
         problems.add(where, f"the value of {name} looks like {found}, {_IN_RUN}", fix)
     elif _may_be_secret(name, text):
-        problem = f"the value of {name} may be a secret, to judge by its name, {_IN_RUN}"
+        problem = f"the value of {name} may be a secret, judging by its name, {_IN_RUN}"
         problems.warn(where, problem, f"if it is one, {fix}")
 
 
@@ -81,7 +84,7 @@ def _judge(name: str, value: str, where: str, problems: Problems) -> None:
         _refuse(f"the value of {name} looks like {found}", where, problems)
     elif _may_be_secret(name, value):
         _refuse(
-            f"the value of {name} may be a secret, to judge by its name",
+            f"the value of {name} may be a secret, judging by its name",
             where,
             problems,
             warns=True,
@@ -103,5 +106,6 @@ def _may_be_secret(name: str, value: str) -> bool:
     """Return whether a name sounds like a secret, and the value is no setting: SORT_KEY=loss."""
     if not redact.is_secret(name) or _NO_SECRET.search(name) or _HARMLESS.fullmatch(value):
         return False
-    is_surely_one = re.search("PASSW|SECRET", name.upper()) or re.search("[0-9]", value)
-    return len(value) >= _SHORTEST and " " not in value and bool(is_surely_one)
+    if _PASSWORD.search(name):
+        return len(value) >= _SHORTEST and " " not in value
+    return bool(_RANDOM.fullmatch(value))
