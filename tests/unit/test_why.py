@@ -304,6 +304,9 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for fc1.weight: copying a param with shape torch.Size([0]) from checkpoint, the shape in current model is torch.Size([10, 25]).", "weights-are-sharded"),
     ("RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for fc1.weight: copying a param with shape torch.Size([7, 7]) from checkpoint, the shape in current model is torch.Size([0]).", "weights-are-sharded"),
     ("RuntimeError: 'weight' must be 2-D", "weights-are-sharded"),
+    ("ImportError: Loading a BitNet quantized model requires accelerate (`pip install accelerate`)", "module-missing"),
+    ("ImportError: Loading an torchao quantized model requires torchao library (`pip install torchao`)", "module-missing"),
+    ("RuntimeError: The fused kernel requires CUDA. See the docs (pip install fused[cuda])", "exception"),
 ]  # fmt: skip
 
 
