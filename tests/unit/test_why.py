@@ -571,6 +571,8 @@ def test_of_two_messages_in_one_log_that_weigh_the_same_the_later_one_is_the_cau
         (["nvidia-container-cli: initialization error: nvml error: driver not loaded", "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1"], "no-driver", 0),
         (["[INFO] Querying registry for permission grant", "[ERROR] URL https://registry.example.org/v2/a/manifests/1 returned error code: 401 Unauthorized"], "image-refused", 1),
         (["[INFO] Fetching image manifest list", "[ERROR] URL https://registry-1.docker.io/v2/a/manifests/1 returned error code: 429 Too Many Requests"], "image-refused", 1),
+        (["[ERROR] URL https://registry.example.org/v2/a/manifests/1 returned error code: 404 Not Found"], "image-missing", 0),
+        (["[WARN] Kernel module nvidia_uvm is not loaded.", "Parallel unsquashfs: Using 64 processors", "12 inodes (34 blocks) to write", "", "create_inode: failed to create hardlink"], "container-not-started", 4),
         (["mkdir: cannot create directory ‘/run/user/1000’: Permission denied"], "permission-denied", 0),
         (["[INFO] Extracting image layers...", "write_file: failed to create file /x, because No space left on device", "failed"], "disk-full", 1),
         (["[INFO] Extracting", "", "[ERROR] Failed to refresh the dynamic linker cache", "[ERROR] /etc/87-slurm.sh exited with return code 1"], "container-not-started", 2),
