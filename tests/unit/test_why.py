@@ -271,6 +271,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ValueError: Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, we now require users to upgrade torch to at least v2.6", "versions-differ"),
     ("Exception: data did not match any variant of untagged enum ModelWrapper at line 1251012 column 3", "versions-differ"),
     ("TypeError: Trainer.__init__() got an unexpected keyword argument 'tokenizer'", "versions-differ"),
+    ("TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'", "versions-differ"),
+    ("TypeError: DPOTrainer.__init__() got an unexpected keyword argument 'processing_class'", "versions-differ"),
     ("TypeError: Trainer.__init__() got an unexpected keyword argument 'rates'", "exception"),
     ("TypeError: Seq2SeqTrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'", "versions-differ"),
     ("ImportError: This modeling file requires the following packages that were not found in your environment: flash_attn. Run `pip install flash_attn`", "module-missing"),
