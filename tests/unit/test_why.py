@@ -329,7 +329,12 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
 ODD_LINES = {
     "extension-not-built": ["FAILED: x\n", "FAILED: x error\n", "x\n", "error "],
     "compiler-missing": ["fatal error: ", "fatal error: x\n", "ld: " * 99 + "\n"],
-    "index-out-of-range": ["Assertion `", "Assertion `x` failed.\n", "Assertion `" * 40 + "\n", "` failed " * 40 + "\n"],
+    "index-out-of-range": [
+        "thread: [0,0,0] Assertion `",
+        "thread: [0,0,0] Assertion `x` failed.\n",
+        "thread: [0,0,0] Assertion `" * 16 + "\n",
+        "` failed " * 40 + "\n",
+    ],
     "no-attention-kernel": [
         "UserWarning: ",
         "UserWarning: Triggered internally at ",
@@ -405,6 +410,12 @@ GCC = "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/a/main.c',
 def test_the_line_before_an_exception_that_says_why_is_shown(before: str, raised: str, cause: str, tmp_path: Path) -> None:
     found = report.why(str(run_directory(tmp_path / "run", {0: (f"{before}\n{traceback(raised)}", "1 node1 0\n")})))
     assert (found.cause, found.line) == (cause, before)
+
+
+def test_an_assertion_that_is_no_kernels_is_not_the_reason_of_an_index_out_of_range(tmp_path: Path) -> None:
+    raised = "IndexError: index out of range in self"
+    run = run_directory(tmp_path / "run", {0: (f"Assertion `x > 0` failed, continuing\n{traceback(raised)}", "1 node1 0\n")})
+    assert report.why(str(run)).line == raised
 
 
 def test_the_fix_for_the_argument_of_an_older_launcher_is_another_launcher(tmp_path: Path) -> None:
