@@ -77,7 +77,7 @@ def test_what_no_job_has_used_for_some_days_is_listed_and_removed_when_told_to(k
     assert scratch.left() == {"kit-1111111111111111", "1111111111111111.sif"}
     assert collect(kit, "--days", "3", "--yes").stdout.splitlines()[-1] == "kit: done"
     assert scratch.left() == {"1111111111111111.sif"}
-    assert collect(kit).stdout == "kit: nothing that has not been used for 7 days\n"
+    assert collect(kit).stdout == "kit: nothing of yours that has not been used for 7 days\n"
 
 
 def test_what_killed_jobs_left_goes_at_once_unless_a_creation_holds_it(kit, scratch: Scratch) -> None:
@@ -113,17 +113,17 @@ def test_what_is_not_kits_stays(kit, scratch: Scratch) -> None:
     scratch.copy("data.sqsh", days=99)
     (scratch.data / f"kit-{ID}").symlink_to(scratch.data / "mine")
     before = scratch.left()
-    assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
+    assert collect(kit, "--yes").stdout == "kit: nothing of yours that has not been used for 7 days\n"
     assert scratch.left() == before
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 def test_what_belongs_to_somebody_else_stays(kit, scratch: Scratch) -> None:
     os.chown(scratch.container(f"kit-{ID}", days=99), 65534, 65534)
-    assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
+    assert collect(kit, "--yes").stdout == "kit: nothing of yours that has not been used for 7 days\n"
     os.chown(scratch.data / f"kit-{ID}", 0, 0)
     os.chown(scratch.data, 65534, 65534)
-    assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
+    assert collect(kit, "--yes").stdout == "kit: nothing of yours that has not been used for 7 days\n"
 
 
 def test_a_container_in_which_a_process_runs_stays(kit, scratch: Scratch, tmp_path: Path, tag: str) -> None:
@@ -142,7 +142,7 @@ def test_a_container_in_which_a_process_runs_stays(kit, scratch: Scratch, tmp_pa
     ]
     process = subprocess.Popen(inside, env={**os.environ, TAG: tag})
     until(lambda: (tmp_path / "up").exists())
-    assert collect(kit, "--yes").stdout == "kit: nothing that has not been used for 7 days\n"
+    assert collect(kit, "--yes").stdout == "kit: nothing of yours that has not been used for 7 days\n"
     process.kill()
     process.wait()
 

@@ -42,7 +42,7 @@ def test_unused_containers_go_from_all_nodes_and_one_in_use_stays(runtime: str, 
     kit_cluster.wait(job_id(folder, "waits"))
     until(lambda: collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout.startswith("  node1 "), 120, "node1's container is still in use")
     collect(kit_cluster, folder, "--nodes", "node[1-3]", "--yes")
-    assert collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout == "kit: nothing that has not been used for 7 days\n"
+    assert collect(kit_cluster, folder, "--nodes", "node[1-3]").stdout == "kit: nothing of yours that has not been used for 7 days\n"
 
 
 def test_the_file_of_a_job_that_waits_stays_wherever_its_run_directory_is(kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_file_of_a_job_that_waits_stays_wherever_its_run_directory_is(kit_cl
     run = folder / "deep/er"
     for path in (file, record, run / "run.json", *run.glob("log/**/*")):  # so that only the queue says that it is in use
         os.utime(path, (1, 1))
-    assert "nothing that has not been used" in collect(kit_cluster, folder, "--yes").stdout
+    assert "nothing of yours that has not been used" in collect(kit_cluster, folder, "--yes").stdout
     kit_cluster.run("ctl", "scancel", str(job_id(folder, "deep/er")))
     until(lambda: file.name in collect(kit_cluster, folder, "--yes").stdout, 120, "it stays after its job")
     assert list(file.parent.iterdir()) == []

@@ -366,7 +366,7 @@ def test_what_nobody_uses_is_listed_and_goes_only_when_told(unused: Path, tmp_pa
     assert capfd.readouterr().out.splitlines()[-1] == "kit: done"
     assert not unused.exists() and os.listdir(tmp_path / "images") == []
     gc(tmp_path)
-    assert capfd.readouterr().out == "kit: nothing that has not been used for 7 days\n"
+    assert capfd.readouterr().out == "kit: nothing of yours that has not been used for 7 days\n"
 
 
 def test_layers_that_no_build_has_used_go_too(unused: Path, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -501,7 +501,7 @@ TYPED = [
     Typed("images", 0, f"old-{KITS}.sqsh"),
     Typed("images gc --days 1 --cluster here", 0, "nothing is removed without --yes"),
     Typed("images gc --days 1 --cluster here --yes", 0, "kit: done"),
-    Typed("images --images data gc --days 1 --yes", 0, "nothing that has not been used"),
+    Typed("images --images data gc --days 1 --yes", 0, "nothing of yours that has not been used"),
     Typed("build mine.tar --name mine", 0, "image: mine"),
     Typed("build broken.tar", 1, "broken.tar"),
     Typed("run job.yaml --name here --output runs/r-here", 0, "told"),

@@ -117,7 +117,7 @@ def collect(
     """List what was not used for `days` here and in `folder`, or on `nodes`; ask, and remove it."""
     found = gc.find(folder, nodes, cluster, days)
     if not found.all:
-        messages.say(f"nothing that has not been used for {number(days, 'day')}")
+        messages.say(f"nothing of yours that has not been used for {number(days, 'day')}")
         return
     _show_leftovers(found.all)
     if yes or _agreed():

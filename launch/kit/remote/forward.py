@@ -132,10 +132,8 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
     """
     words = [request.workdir, *(word for word in request.words if word != "--follow")]
     call = Call(request.call, about.cluster, about.here, words, time.time())
-    own = [call.id]
     earlier = records.unheard(call, also_live=typed.name == "build")
     if earlier:
-        own.append(earlier.id)  # it may have made the run that this one goes on with
         answer = copy.ask("state", _doing(typed), folder=copy.folder, call=earlier.id)
         state = answer["state"]
         if typed.name in LASTING and state in ("running", "ended"):
@@ -145,6 +143,8 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
             call, request = earlier, replace(request, call=earlier.id)
         else:
             records.forget(earlier)
+    # The earlier one may have made the run that this one goes on with.
+    own = (call.id, earlier.id) if earlier else (call.id,)
     with records.under_way(call):
         if call is not earlier:
             calls.begin(copy, request)

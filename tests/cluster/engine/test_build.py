@@ -197,7 +197,7 @@ def test_a_run_by_the_engine_is_a_use_of_the_file_and_a_label_finds_the_engines_
     assert json.loads((project / "runs/first/run.json").read_text())["plan"]["container"]["made_file"] == str(project / "images" / built(project)["file"])
     assert re.search(r"\d+d \d+h ago +1 +(\d+m )?\d+s ago  first ", kit("images", cwd=project).stdout)
     shutil.rmtree(project / "runs/first")
-    assert "nothing that has not been used" in kit("images", "gc", cwd=project).stdout
+    assert "nothing of yours that has not been used" in kit("images", "gc", cwd=project).stdout
     assert kit("runs", cwd=project).stdout == "kit: no such run of this folder; see kit runs --all\n"
     docker(["image", "rm", built(project)["image_id"]])
 
@@ -212,13 +212,13 @@ def test_what_no_run_has_used_for_some_days_goes_when_told_to(kit, project: Path
     for path in (project / "images").glob("hello-*"):
         os.utime(path, (1, 1))
     kit("render", "hello.sh", "--image", "hello", "--runtime", "enroot", "--output", str(tmp_path / "elsewhere"), cwd=project)
-    assert "nothing that has not been used" in kit("images", "gc", cwd=project).stdout
+    assert "nothing of yours that has not been used" in kit("images", "gc", cwd=project).stdout
     os.utime(project / "images" / unused.replace(".sqsh", ".json"), (1, 1))
     asked = kit("images", "gc", cwd=project)
     assert unused in asked.stdout and used not in asked.stdout and "nothing is removed without --yes" in asked.stdout
     assert (project / "images" / unused).exists()
     for place in (["gc", "--images", "nowhere"], ["--images", "nowhere", "gc"]):
-        assert "nothing that has not been used" in kit("images", *place, "--yes", cwd=project).stdout
+        assert "nothing of yours that has not been used" in kit("images", *place, "--yes", cwd=project).stdout
     (tmp_path / "link").symlink_to(project / "images")  # another name of the same folder
     kit("images", "--images", str(tmp_path / "link"), "gc", "--yes", cwd=project)
     left = sorted(path.name for path in (project / "images").glob("*"))
