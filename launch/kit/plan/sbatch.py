@@ -229,6 +229,9 @@ def _refuse_value(name: str, value: Optional[str], where: str) -> Refusal:
         if size:
             fix = f"write `{name}: {size[1]}{size[2].upper()}`"
         return f"'{name}' is '{value}', which is not a size that sbatch reads", fix
+    if name == "exclude" and "/" in value:  # sbatch reads a file, and takes no nodes beside it
+        problem = "'exclude' names a file, to which kit cannot add the nodes that it leaves out"
+        return problem, f"write its nodes: {_as_typed(name, 'node[7-9]', where)}"
     return None
 
 
