@@ -523,6 +523,9 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "PATH=/x:$PATH\n./a": {"host_setup": "PATH=/x:$PATH\n"},
         "eval $HOOK\npython t.py": {"command": "t.py", "inherit": ["HOOK"], "host_setup": "eval $HOOK\n"},
         "set -a; . ./.env; set +a\n./a": {"host_setup": "set -a\n. ./.env\nset +a\n"},
+        "cd sub || true; make || exit 1; ./a || true": {"workdir": "sub", "host_setup": "make\n", "command": "./a"},
+        "module unload x || true; mkdir o || echo no; ./a": {"host_setup": "module unload x || true\nmkdir o || echo no\n"},
+        "which nvcc && export A=1\n./a": {"host_setup": "if which nvcc; then export A=1; fi\n", "env": None},
         "f() { cp a b; }\nexport -f f\n./a": {"host_setup": "f() { cp a b; }\nexport -f f\n"},
     }.items(),
 )
@@ -541,6 +544,8 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "python t.py &": "in the background",
         "while true; do srun python t.py; done": "condition",
         "for i in $(seq 3); do srun python t.py $i; done": "a loop around the program",
+        "[ -f done ] && ./a": "under a condition",
+        "cd x && [ -f y ] && ./a": "under a condition",
         "srun --multi-prog jobs.conf": "several programs",
         "srun -w node7 ./a": "--nodelist",
         "srun --container-image=ubuntu:22.04 ./a": "kit build docker://ubuntu:22.04",
@@ -590,6 +595,16 @@ def test_a_script_keeps_the_arguments_of_the_batch_script(words: str, machine: d
     job = yaml.load(importer.convert(text, "old.sbatch", machine).job, Loader=yaml.BaseLoader)
     for arguments in ((), ("one",), ("one", "two three", "four")):
         assert run_bash(job["script"], machine, arguments) == run_bash(text, machine, arguments)
+
+
+def test_what_stands_behind_a_test_runs_only_if_it_is_true(machine: dict[str, str]) -> None:
+    for sign in "=!":
+        first = f'[ "$USER" {sign}= me ] && R=--resume\n[ -f {"train" if sign == "=" else "no"}.txt ] && touch made\n'
+        job = keys(f"{first}srun python t.py $R\n")
+        assert run_bash(f"set -e\n{own_lines(job)}", machine)[0] == ["t.py", *(["--resume"] if sign == "=" else [])]
+        made = Path(machine["SLURM_SUBMIT_DIR"], "made")
+        assert made.exists() == (sign == "=")
+        made.unlink(missing_ok=True)
 
 
 def test_lines_of_bash_c_have_the_variables_of_the_outer_shell() -> None:

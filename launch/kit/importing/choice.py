@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Optional, Union
 
-from kit.importing import container_settings, python_path, shell
+from kit.importing import commands, container_settings, python_path, shell
 from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
 from kit.importing.shell import Node, Script, Span
@@ -110,7 +110,8 @@ def _flat(script: Script, statements: list[Node]) -> list[Node]:
     found = []
     for node in statements:
         command = node.get("Cmd") or {}
-        if shell.kind(node) == "BinaryCmd" and script.operator(command) == "&&":
+        is_list = shell.kind(node) == "BinaryCmd" and script.operator(command) == "&&"
+        if is_list and not commands.asks(command["X"]):
             found += _flat(script, [command["X"], command["Y"]])
         else:
             found.append(node)

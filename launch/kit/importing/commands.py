@@ -7,7 +7,7 @@ import re
 
 from kit.config import rank_starters
 from kit.config.rank_starters import AROUND, MPI, PYTHONS
-from kit.importing import containers
+from kit.importing import containers, shell
 
 WRAPPERS = ("exec", "nohup", "command")
 SHELLS = ("bash", "sh")
@@ -27,6 +27,8 @@ LIMITS = {"ulimit", "umask", "unset"}
 ENDS = {"exit", "return", "true", "echo", "printf", ":"}
 SETTERS = {"read", "mapfile", "readarray", "printf", "getopts"}  # of variables that they name
 TESTS = {"", "[", "test", "break", "continue", "local", *SETTERS}
+# What && joins to these runs under a condition.
+_ASKING = set("[ test command which type hash grep ls nvcc ibstat ibv_devinfo squeue".split())
 CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip pip3 make".split())
 _KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
 _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
@@ -101,6 +103,12 @@ def about_set(words: list[str]) -> str:
     if "--" in words[:-1]:
         return "it sets $1 and those behind it: write their values where they are used"
     return "kit's own scripts set the options of their shell"
+
+
+def asks(node: shell.Node) -> bool:
+    """Return whether a command, or one of a list of them, is a test."""
+    kinds = {part.get("Type") for part in shell.descend(node)}
+    return bool(shell.programs(node) & _ASKING or kinds & {"TestClause", "ArithmCmd"})
 
 
 def program(words: list[str]) -> str:

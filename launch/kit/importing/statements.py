@@ -7,7 +7,7 @@ import re
 from typing import Optional
 
 from kit.base.errors import KitError
-from kit.importing import commands, folders, header, shell, traps
+from kit.importing import commands, folders, header, joined, shell, traps
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, Scope
@@ -16,7 +16,6 @@ from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Candidat
 from kit.importing.placing import Placing
 from kit.importing.shell import Node, Script, Span
 
-_LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 _NOT_NEEDED = "nothing of the job depends on it"
 
 
@@ -41,14 +40,14 @@ class Reader:
             if self.is_over:
                 self.draft.left_out(span, "never reached: the script has ended before")
             else:
-                self._statement(script, node, span)
+                self.statement(script, node, span)
             for name in self.scope.defaults:
                 self.draft.left_out(
                     span, f"${name} may have come from outside: here is its default"
                 )
             self.scope.defaults.clear()
 
-    def _statement(self, script: Script, node: Node, span: Span) -> None:
+    def statement(self, script: Script, node: Node, span: Span) -> None:
         kind, command = shell.kind(node), node.get("Cmd") or {}
         if kind == "CallExpr" and not command.get("Args"):
             self._assign(script, node, command["Assigns"], span, exported=False)
@@ -63,9 +62,9 @@ class Reader:
         elif kind == "CallExpr":
             self._call(script, node, span)
         elif kind == "TimeClause" and command.get("Stmt"):
-            self._statement(script, command["Stmt"], span)
+            self.statement(script, command["Stmt"], span)
         elif kind == "BinaryCmd":
-            self._two(script, node, command, span)
+            joined.two(self, script, node, span)
         elif kind in ("Block", "Subshell") and self.launches(node, script):
             self.draft.carried(span, "command")
             self.read(script, command["Stmts"])
@@ -76,28 +75,9 @@ class Reader:
             item = item._replace(uses=item.uses - item.sets, sets=frozenset([name]))
             self.placing.functions[name] = item
         elif kind == "ForClause" and self.launches(node, script):
-            self._loop(script, command, span)
+            joined.loop(self, script, command, span)
         else:
-            self._compound(script, node, span)
-
-    def _two(self, script: Script, node: Node, command: Node, span: Span) -> None:
-        """Read A && B, A || B and A | B."""
-        joined = script.operator(command)
-        second = shell.programs(command["Y"])
-        if joined == "&&" and shell.kind(command["X"]) != "TestClause":
-            self._statement(script, command["X"], span)
-            self._statement(script, command["Y"], span)
-        elif joined == "||" and second and second <= commands.ENDS:
-            self._statement(script, command["X"], span)
-            self.draft.left_out(span, "kit ends a job whose program fails, with its exit code")
-        elif joined.startswith("|") and joined != "||" and self.launches(command["X"], script):
-            if not second <= {"tee", "cat", "ts"}:
-                self.remarks = ("its output went through another program: kit logs all of it",)
-            self._statement(script, command["X"], span)
-            self.remarks = ()
-            self.draft.left_out(span, _LOGS)
-        else:
-            self._compound(script, node, span)
+            self.compound(script, node, span)
 
     def _item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
         uses, sets = frozenset(shell.names_used(node)), shell.names_set(script, node)
@@ -204,7 +184,7 @@ class Reader:
         if any(re.match(r"[0-9]*<", text) for text in texts):
             remarks += ("it read its input from a file: kit gives a program none",)
         elif texts:
-            self.draft.left_out(span, _LOGS)
+            self.draft.left_out(span, joined.LOGS)
         uses = frozenset(shell.names_used(node))
         self.candidates.append(Candidate(weight, words, span, script.text(node), uses, remarks))
 
@@ -253,25 +233,12 @@ class Reader:
 
     # ------------------------------------------------------------ loops and conditions
 
-    def _loop(self, script: Script, command: Node, span: Span) -> None:
-        """Read a loop around the program as a sweep, where its values are known."""
-        loop = command["Loop"]
-        words = loop.get("Items") or []
-        items = [field for word in words for field in self.scope.words(script, word)]
-        name = str((loop.get("Name") or {}).get("Value", ""))
-        if name and items and not any(HOLE.search(item) for item in items):
-            self.scope.values[name] = f"{{{name}}}"
-            self.draft.keys["sweep"] = {name: items}
-            way = "as a `sweep` each is a task of a job array, with nodes of its own"
-            self.draft.decide(span, f"these ran one after another, or side by side: {way}")
-        else:
-            self.draft.decide(span, "a loop around the program: kit starts one, or a `sweep`")
-            self.placing.set_by[name] = span
-        self.read(script, command["Do"])
-
-    def _compound(self, script: Script, node: Node, span: Span) -> None:
+    def compound(self, script: Script, node: Node, span: Span) -> None:
         """Place a condition, a loop, or a list of commands."""
         item = self._item(ACTION, script, node, span)
+        if shell.kind(node) == "BinaryCmd" and script.operator(node["Cmd"]) == "&&":
+            # As the last line of `host_setup`, a test that is false would end the job.
+            item = item._replace(source=joined.as_if(script, node["Cmd"]))
         programs = {commands.program(shell.literals(call)) for call in shell.calls(node)}
         if self.launches(node, script):
             self.draft.decide(span, "the program is started under a condition: see which is meant")

@@ -1,0 +1,64 @@
+"""Read what && and || join, pipes, and loops around the program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kit.importing import commands, shell
+from kit.importing.holes import HOLE
+from kit.importing.shell import Node, Script, Span
+
+if TYPE_CHECKING:
+    from kit.importing.statements import Reader
+
+LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
+
+
+def two(reader: Reader, script: Script, node: Node, span: Span) -> None:
+    """Read A && B, A || B and A | B."""
+    command = node["Cmd"]
+    sign, second = script.operator(command), shell.programs(command["Y"])
+    if sign == "&&" and not commands.asks(command["X"]):
+        reader.statement(script, command["X"], span)
+        reader.statement(script, command["Y"], span)
+    elif sign == "||" and second and second <= commands.ENDS and _may_end(reader, script, command):
+        reader.statement(script, command["X"], span)
+        reader.draft.left_out(span, "kit ends a job whose program fails, with its exit code")
+    elif sign in ("|", "|&") and reader.launches(command["X"], script):
+        if not second <= {"tee", "cat", "ts"}:
+            reader.remarks = ("its output went through another program: kit logs all of it",)
+        reader.statement(script, command["X"], span)
+        reader.remarks = ()
+        reader.draft.left_out(span, LOGS)
+    else:
+        reader.compound(script, node, span)
+
+
+def _may_end(reader: Reader, script: Script, command: Node) -> bool:
+    """Return whether the job ends, as the script did, where the left side of || fails."""
+    ends = shell.programs(command["Y"]) & {"exit", "return"}
+    is_folder = shell.programs(command["X"]) == {"cd"}
+    return bool(ends or is_folder or reader.launches(command["X"], script))
+
+
+def as_if(script: Script, command: Node) -> str:
+    """Return A && B as a condition: A && B itself has failed where A is false."""
+    left, right = (script.text(command[side]) for side in "XY")
+    return f"if {left}; then {right}\nfi" if "\n" in right else f"if {left}; then {right}; fi"
+
+
+def loop(reader: Reader, script: Script, command: Node, span: Span) -> None:
+    """Read a loop around the program as a sweep, where its values are known."""
+    around = command["Loop"]
+    words = around.get("Items") or []
+    items = [field for word in words for field in reader.scope.words(script, word)]
+    name = str((around.get("Name") or {}).get("Value", ""))
+    if name and items and not any(HOLE.search(item) for item in items):
+        reader.scope.values[name] = f"{{{name}}}"
+        reader.draft.keys["sweep"] = {name: items}
+        way = "as a `sweep` each is a task of a job array, with nodes of its own"
+        reader.draft.decide(span, f"these ran one after another, or side by side: {way}")
+    else:
+        reader.draft.decide(span, "a loop around the program: kit starts one, or a `sweep`")
+        reader.placing.set_by[name] = span
+    reader.read(script, command["Do"])
