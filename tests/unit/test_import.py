@@ -607,6 +607,37 @@ def test_what_stands_behind_a_test_runs_only_if_it_is_true(machine: dict[str, st
         made.unlink(missing_ok=True)
 
 
+def swept(body: str) -> dict[str, Any]:
+    """The job made of loops, which are all that it leaves open."""
+    found = convert(body)
+    assert {reason.partition(",")[0] for reason in questions(body)} <= {"these ran one after another", "another program than the job's: a job of its own"}
+    return dict(yaml.load(found.job, Loader=yaml.BaseLoader))
+
+
+def test_the_loops_around_the_program_become_one_sweep() -> None:
+    job = swept("for w in 1 2; do for d in 3 4; do srun python t.py --width $w --depth=$d; done; done\n")
+    assert (job["sweep"], job["command"]) == ({"w": ["1", "2"], "d": ["3", "4"]}, ["t.py", "--width", "{w}", "--depth={d}"])
+    assert swept("for w in 1 2; do srun ./a $w; done\nfor d in 3 4; do srun ./b $d; done\n")["sweep"] == {"d": ["3", "4"]}
+    job = swept("for s in 1 2; do export SEED=$s; OUT=out/$s; A=$s srun python t.py --out $OUT; done\n")
+    assert (job["command"], job["env"]) == (["t.py", "--out", "out/{s}"], {"SEED": "{s}", "A": "{s}"})
+
+
+def test_lines_of_bash_have_the_values_of_a_sweep_from_env(machine: dict[str, str]) -> None:
+    job = swept("for o in '--lr 1' '--lr 2'; do mkdir -p out; touch out/made; srun python t.py $o --id $SLURM_JOB_ID; done\n")
+    assert (job["env"], job["sweep"], "inherit" in job) == ({"o": "{o}"}, {"o": ["--lr 1", "--lr 2"]}, False)
+    job["env"] = {"o": "--lr 2"}
+    assert run_bash(own_lines(job), machine)[0] == ["t.py", "--lr", "2", "--id", "42"]
+    job = swept("for s in 1 2; do mkdir -p out/$s; srun python t.py --seed $s; done\n")
+    assert (job["host_setup"], job["env"], job["command"]) == ("mkdir -p out/$s\n", {"s": "{s}"}, ["t.py", "--seed", "{s}"])
+
+
+@pytest.mark.parametrize("body", ["srun ./a && break; sleep 3", "if srun ./a; then break; fi", "echo $i; srun ./a"])
+def test_a_loop_that_tries_again_is_no_sweep(body: str) -> None:
+    line = f"for i in 1 2 3; do {body}; done\n"
+    assert "a loop that starts the same program again: `max_restarts`" in "; ".join(questions(line))
+    assert "sweep" not in yaml.load(convert(line).job, Loader=yaml.BaseLoader)
+
+
 def test_lines_of_bash_c_have_the_variables_of_the_outer_shell() -> None:
     job = keys('srun bash -c "export A=$SLURM_JOB_ID; cp $DATA x; python t.py"\n')
     assert (job["setup"], job["inherit"]) == ("export A=$SLURM_JOB_ID\ncp $DATA x\n", ["DATA"])

@@ -102,6 +102,7 @@ class Assignments:
             uses = frozenset(each for hole in self.scope.behind(text) for each in hole.names)
             item = item._replace(source=f"{start}{name}={self.scope.bash(text)}", uses=uses)
         is_settable = variables.settable(name, "", Problems())
+        text = self.scope.swept(text)
         if not exported:
             self.placing.add(item)
         elif is_settable and not HOLE.search(text):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Optional, Union
 
-from kit.importing import commands, container_settings, python_path, shell
+from kit.importing import commands, container_settings, joined, python_path, shell
 from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
 from kit.importing.shell import Node, Script, Span
@@ -48,13 +48,29 @@ def finish(reader: Reader) -> None:
     launch.of_options.update(_OF_OPTIONS.findall(sources))
     for remark in chosen.remarks:
         launch.decide(remark)
+    reader.scope.sweep = dict(chosen.sweep)
     launch.read(chosen.words)
+    _sweep(reader, launch)
     container_settings.read(launch, reader.placing)
     python_path.read(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
     _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, place)
     reader.draft.setup += launch.exports
+
+
+def _sweep(reader: Reader, launch: Launch) -> None:
+    """Write the loops around the program as a sweep; lines of bash find its values in `env`."""
+    draft, items = reader.draft, reader.placing.items
+    lines = [item for item in items if launch.lines or item.kind != DEFINE]
+    used = launch.names.union(*(item.uses for item in lines))
+    draft.env.update({name: f"{{{name}}}" for name in reader.scope.sweep if name in used})
+    words = " ".join([*draft.keys.get("command", []), *draft.env.values()])
+    sweep = {name: values for name, values in reader.scope.sweep.items() if f"{{{name}}}" in words}
+    if sweep:
+        draft.keys["sweep"] = sweep
+    elif reader.scope.sweep:
+        draft.decide(launch.span, joined.AGAIN)
 
 
 def _advise_sweep(reader: Reader, lines: Sequence[Union[Item, Candidate]]) -> None:

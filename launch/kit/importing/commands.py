@@ -18,7 +18,7 @@ PRINTING = set(
     """
     echo printf date hostname nvidia-smi rocm-smi env printenv pwd which type ls df free lscpu lspci
     ibstat ibv_devinfo uname whoami id cat head tail squeue sacct scontrol sinfo sstat nvcc top ps
-    uptime du seff wait sleep exit true : hash tput figlet grep wc
+    uptime du seff wait sleep exit break continue true : hash tput figlet grep wc
     """.split()
 )
 SETTINGS = {"set", "shopt"}

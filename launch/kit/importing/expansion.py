@@ -43,6 +43,7 @@ class Scope(Holes):
         self.of_script: dict[str, Value] = {}  # what the script gave variables that kit sets
         self.node_arrays: set[str] = set()  # arrays whose first element is the first node
         self.reads: set[str] = set()  # variables whose values were asked for
+        self.sweep: dict[str, list[str]] = {}  # the loops around a statement, and their values
         self.defaults: list[str] = []  # variables for which a ${NAME:-default} was taken
 
     def leave_open(self, name: str, *, quoted: bool = True, hint: Optional[str] = None) -> None:
@@ -80,6 +81,16 @@ class Scope(Holes):
             if hole.names == {"PWD"} and hole.hint == ".":
                 self.holes[index] = hole._replace(source="$SLURM_SUBMIT_DIR", names=names)
         self.facts["PWD"] = folder
+
+    def swept(self, text: str) -> str:
+        """Return a text with {NAME} for the variables of loops, if they are all that is open."""
+        for hole in self.behind(text):
+            name = (hole.hint or "").strip("{}")
+            values = self.sweep.get(name, [])
+            is_whole = hole.is_quoted or all(len(value.split()) == 1 for value in values)
+            if not values or not is_whole or hole.source not in (f"${name}", f"${{{name}}}"):
+                return text
+        return self.hinted(text)
 
     def path(self, text: str) -> str:
         """Return a text for a key that names a path.

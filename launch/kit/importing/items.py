@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kit.importing.shell import Span
@@ -31,3 +33,4 @@ class Candidate(NamedTuple):
     source: str
     uses: frozenset[str]
     remarks: tuple[str, ...] = ()  # what is to be decided, if it is the one
+    sweep: Mapping[str, list[str]] = MappingProxyType({})  # the loops around it

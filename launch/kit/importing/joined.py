@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 
+AGAIN = "a loop that starts the same program again: `max_restarts` does so where it has failed"
+
 
 def two(reader: Reader, script: Script, node: Node, span: Span) -> None:
     """Read A && B, A || B and A | B."""
@@ -53,12 +55,16 @@ def loop(reader: Reader, script: Script, command: Node, span: Span) -> None:
     words = around.get("Items") or []
     items = [field for word in words for field in reader.scope.words(script, word)]
     name = str((around.get("Name") or {}).get("Value", ""))
-    if name and items and not any(HOLE.search(item) for item in items):
-        reader.scope.values[name] = f"{{{name}}}"
-        reader.draft.keys["sweep"] = {name: items}
+    before = reader.scope.sweep
+    if "break" in shell.programs(command["Do"]):
+        reader.draft.decide(span, AGAIN)
+    elif name and items and not any(HOLE.search(item) for item in items):
+        reader.scope.sweep = {**before, name: items}
+        reader.scope.leave_open(name, hint=f"{{{name}}}")
         way = "as a `sweep` each is a task of a job array, with nodes of its own"
         reader.draft.decide(span, f"these ran one after another, or side by side: {way}")
     else:
         reader.draft.decide(span, "a loop around the program: kit starts one, or a `sweep`")
         reader.placing.set_by[name] = span
     reader.read(script, command["Do"])
+    reader.scope.sweep = before

@@ -135,6 +135,8 @@ class Launch(Starters):
     def _finish(self, words: list[str]) -> None:
         """Write the program, as a command or as a script."""
         words = [self._here(word) for word in words]
+        swept = [self.scope.swept(word) for word in words]
+        words = words if HOLE.search("".join(swept)) else swept
         is_open = any(HOLE.search(word) for word in words[:-1])
         last = self.scope.only_hole(words[-1])
         if last and last.source in _ALL and not is_open:

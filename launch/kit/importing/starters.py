@@ -30,6 +30,7 @@ class Starters:
         self.of_options: set[str] = set()  # variables in which the script puts options
 
     def set(self, name: str, value: str) -> None:
+        value = self.scope.swept(value)
         has_secret = is_secret(name, HOLE.sub("", value))  # beside what only the job knows
         if HOLE.search(value) and name not in variables.OWNED and not has_secret:
             self.note_names(value)

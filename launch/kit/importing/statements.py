@@ -186,7 +186,8 @@ class Reader:
         elif texts:
             self.draft.left_out(span, joined.LOGS)
         uses = frozenset(shell.names_used(node))
-        self.candidates.append(Candidate(weight, words, span, script.text(node), uses, remarks))
+        text, sweep = script.text(node), self.scope.sweep
+        self.candidates.append(Candidate(weight, words, span, text, uses, remarks, sweep))
 
     def launches(self, node: Node, script: Script) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
@@ -246,7 +247,8 @@ class Reader:
                 words = self.words(script, call)
                 if words and (weight := commands.weight(words)):
                     words = [*self.scope.settings(script, call), *words]
-                    self.candidates.append(Candidate(weight, words, span, item.source, item.uses))
+                    about = (span, item.source, item.uses, (), self.scope.sweep)
+                    self.candidates.append(Candidate(weight, words, *about))
             return
         self.variables.leave_open(item)
         prepares = programs & commands.PREPARING or "DeclClause" in {
