@@ -139,6 +139,13 @@ def test_variables_of_a_program_under_a_condition_become_env() -> None:
     assert "\nenv:\n  A: 1\n" in convert("if [ -d /x ]; then A=1 python t.py; fi\n").job
 
 
+def test_a_program_under_a_condition_is_started_once() -> None:
+    found = convert("if [ -f big ]; then python t.py --big\nelse srun python t.py --small; fi\n").job
+    assert "command: t.py --small\n" in found and "host_setup" not in found
+    found = convert("if [ ! -d x ]; then python prepare.py; fi\nsrun python t.py\n").job
+    assert "command: t.py\n" in found and "host_setup: |\n  if [ ! -d x ]; then python prepare.py; fi\n" in found
+
+
 def test_what_starts_ranks_is_found_behind_other_tools() -> None:
     found = convert("uv run python -m torch.distributed.run --nproc-per-node 2 t.py\n")
     assert {"command: t.py", "launcher: torchrun", "processes_per_node: 2"} <= {*found.job.splitlines()}
@@ -524,6 +531,16 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "eval $HOOK\npython t.py": {"command": "t.py", "inherit": ["HOOK"], "host_setup": "eval $HOOK\n"},
         "set -a; . ./.env; set +a\n./a": {"host_setup": "set -a\n. ./.env\nset +a\n"},
         "cd sub || true; make || exit 1; ./a || true": {"workdir": "sub", "host_setup": "make\n", "command": "./a"},
+        "axolotl train c.yml\ndeactivate\nclear": {"command": "axolotl train c.yml", "host_setup": None},
+        "cat > in.lj <<X\nrun 1\nX\nlmp -in in.lj": {"command": "lmp -in in.lj", "host_setup": "cat > in.lj <<X\nrun 1\nX\n"},
+        'run() { echo $*; time "$@"; }\nrun srun python t.py --lr 0.1': {"command": "t.py --lr 0.1", "launcher": "srun", "host_setup": None},
+        'run() { local c="$1"; eval "$c"; }\nrun "srun python t.py --lr 0.1"': {"command": "t.py --lr 0.1", "launcher": "srun"},
+        'run() { "$@" || exit 1; }\nif [ -d x ]; then run mkdir y; fi\nrun python t.py': {
+            "command": "t.py",
+            "host_setup": 'run() { "$@" || exit 1; }\nif [ -d x ]; then run mkdir y; fi\n',
+        },
+        "f() { ls | head -1; }\ncp $(f) /x\n./a": {"host_setup": "f() { ls | head -1; }\ncp $(f) /x\n"},
+        "f() { cp a b; }\ntest -d x || f\n./a": {"host_setup": "f() { cp a b; }\ntest -d x || f\n"},
         "module unload x || true; mkdir o || echo no; ./a": {"host_setup": "module unload x || true\nmkdir o || echo no\n"},
         "which nvcc && export A=1\n./a": {"host_setup": "if which nvcc; then export A=1; fi\n", "env": None},
         "f() { cp a b; }\nexport -f f\n./a": {"host_setup": "f() { cp a b; }\nexport -f f\n"},
@@ -546,6 +563,12 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "for i in $(seq 3); do srun python t.py $i; done": "a loop around the program",
         "[ -f done ] && ./a": "under a condition",
         "cd x && [ -f y ] && ./a": "under a condition",
+        "axolotl train c.yml; cp -r out /x; rm -rf out": "kit runs nothing after the program",
+        "litgpt finetune a; find out -exec rm -rf {} +": "kit runs nothing after the program",
+        "mytool prepare x; lmp -in x": "this is taken for the program",
+        "srun python - <<X\nimport t\nX": "it read lines of the script",
+        "python - <<X\nimport t\nX": "it read lines of the script",
+        "lmp <<X\nrun 1\nX": "it read lines of the script",
         "srun --multi-prog jobs.conf": "several programs",
         "srun -w node7 ./a": "--nodelist",
         "srun --container-image=ubuntu:22.04 ./a": "kit build docker://ubuntu:22.04",

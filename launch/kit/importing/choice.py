@@ -17,26 +17,31 @@ from kit.importing.statements import Reader
 _OF_TASK = re.compile(r"\$\{(\w+)\[\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*(-\s*1\s*)?\]\}")
 # Variables whose values begin with an option.
 _OF_OPTIONS = re.compile(r"(?<![\w-])(\w+)\+?=[\"'(]?\s*(?:#[^\n]*\n\s*)*-")
+_GUESSED = "this is taken for the program, which starts the ranks: see whether another line does"
 
 
 def finish(reader: Reader) -> None:
     """Choose the program, and place what depends on that choice."""
     if not reader.candidates and reader.unknown:
-        reader.candidates = reader.unknown[-1:]
+        reader.candidates = reader.unknown[:1]
         reader.placing.remove(reader.candidates[0].source)
+        if reader.unknown[1:]:
+            reader.draft.decide(reader.candidates[0].span, _GUESSED)
     if not reader.candidates:
         reader.draft.decide((1, 1), "no program was found: write `command: train.py`")
         reader.placing.place((), [], 0)
         return
     most = max(each.weight for each in reader.candidates)
     chosen = [each for each in reader.candidates if each.weight == most][-1]
-    place = reader.candidates.index(chosen)
     _advise_sweep(reader, [*reader.placing.items, chosen])
-    for index, each in enumerate(reader.candidates):
-        if each.weight == 1 and index < place and not each.remarks:
-            own = Item(ACTION, each.span, each.source, each.uses, frozenset(), "", index)
+    for each in reader.candidates:
+        is_before = each.weight == 1 and each.position < chosen.position and not each.remarks
+        if each.source == chosen.source:
+            continue  # of a list or a condition
+        if is_before:
+            own = Item(ACTION, *each[2:5], frozenset(), "", each.position)
             reader.placing.add(own)
-        elif each is not chosen:
+        else:
             way = "a job of its own, which `kit submit --after RUN` makes wait"
             reader.draft.decide(each.span, f"another program than the job's: {way}")
     inner = functools.partial(_inner, reader)
@@ -55,7 +60,7 @@ def finish(reader: Reader) -> None:
     python_path.read(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
     _drop_texts(reader)
-    reader.placing.place(launch.names, launch.lines, place)
+    reader.placing.place(launch.names, launch.lines, chosen.position)
     reader.draft.setup += launch.exports
 
 

@@ -18,11 +18,11 @@ PRINTING = set(
     """
     echo printf date hostname nvidia-smi rocm-smi env printenv pwd which type ls df free lscpu lspci
     ibstat ibv_devinfo uname whoami id cat head tail squeue sacct scontrol sinfo sstat nvcc top ps
-    uptime du seff wait sleep exit break continue true : hash tput figlet grep wc
+    uptime du seff wait sleep exit break continue true : hash tput figlet grep wc clear
     """.split()
 )
 SETTINGS = {"set", "shopt"}
-PREPARING = set("source . conda mamba micromamba alias spack module ml eval".split())
+PREPARING = set("source . conda mamba micromamba alias spack module ml eval deactivate".split())
 LIMITS = {"ulimit", "umask", "unset"}
 ENDS = {"exit", "return", "true", "echo", "printf", ":"}
 SETTERS = {"read", "mapfile", "readarray", "printf", "getopts"}  # of variables that they name
@@ -30,6 +30,9 @@ TESTS = {"", "[", "test", "break", "continue", "local", *SETTERS}
 # What && joins to these runs under a condition.
 _ASKING = set("[ test command which type hash grep ls nvcc ibstat ibv_devinfo squeue".split())
 CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip pip3 make".split())
+CHANGING |= set(
+    "find sed awk gzip gunzip zip chown rmdir dd sync tee xargs virtualenv apt-get".split()
+)
 _KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
 _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 
@@ -45,7 +48,7 @@ def weight(words: list[str]) -> int:
         return 3
     if name in AROUND:
         return max((weight(rest[i:]) for i in range(len(rest)) if _is_start(rest[i])), default=0)
-    if rank_starters.beginning(words)[0] in rank_starters.STARTERS:
+    if rank_starters.beginning(words)[0]:
         return 3
     if PYTHONS.match(name):
         return _of_python(rest)

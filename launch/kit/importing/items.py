@@ -20,7 +20,7 @@ class Item(NamedTuple):
     uses: frozenset[str]
     sets: frozenset[str]
     inside: str = ""  # its text in a task, where kit has computed the value
-    position: int = 0  # how many programs came before
+    position: int = 0  # how many candidates came before
     folder: str = ""  # in which it ran
 
 
@@ -34,3 +34,4 @@ class Candidate(NamedTuple):
     uses: frozenset[str]
     remarks: tuple[str, ...] = ()  # what is to be decided, if it is the one
     sweep: Mapping[str, list[str]] = MappingProxyType({})  # the loops around it
+    position: int = 0  # how many came before

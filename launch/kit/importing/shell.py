@@ -110,6 +110,12 @@ def programs(node: Any) -> set[str]:
     return {literal(call["Args"][0]) for call in calls(node)}
 
 
+def programs_inside(node: Any) -> set[str]:
+    """Return the first words of all commands, those inside $(...) included."""
+    found = (item for item in descend(node) if item.get("Type") == "CallExpr" and item.get("Args"))
+    return {literal(call["Args"][0]) for call in found}
+
+
 def names_used(node: Any) -> set[str]:
     """Return the variables that a node reads."""
     found = set()

@@ -82,12 +82,15 @@ class Reader:
     def _item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
         uses, sets = frozenset(shell.names_used(node)), shell.names_set(script, node)
         self.placing.set_by = {**dict.fromkeys(sets, span), **self.placing.set_by}
+        uses |= shell.programs_inside(node) & self.functions.keys()
+        source = script.text(node).rstrip("; ")
         defaulted = shell.names_defaulted(script, node)
         self.placing.with_default.update(dict.fromkeys(defaulted, span))
         self.placing.without_default |= uses - defaulted
-        return Item(
-            kind, span, script.text(node).rstrip("; "), uses, sets, "", len(self.candidates)
-        )
+        return Item(kind, span, source, uses, sets, "", self._position())
+
+    def _position(self) -> int:
+        return len(self.candidates) + len(self.unknown)
 
     # ------------------------------------------------------------ variables
 
@@ -158,7 +161,7 @@ class Reader:
     def _call_function(self, script: Script, node: Node, words: list[str], span: Span) -> None:
         name = words[0]
         where, home, function = self.functions[name]
-        if name in self.inside or not self.launches(function, home):
+        if name in self.inside or not (self._is_around(words) or self.launches(function, home)):
             item = self._item(ACTION, script, node, span)
             item = item._replace(uses=item.uses | {name}, sets=shell.names_set(home, function))
             if shell.programs(function) <= commands.PRINTING and not item.sets:
@@ -174,20 +177,35 @@ class Reader:
             self.read(home, (body.get("Cmd") or {}).get("Stmts") or [body])
         self.inside.pop()
 
+    def _is_around(self, words: list[str]) -> bool:
+        """Return whether a function of the script runs a program that it is given."""
+        _, home, function = self.functions[words[0]]
+        given = words[1:]
+        if "eval" in shell.programs(function):
+            given = " ".join(given).split()
+        elif not re.search(r"\$\{?[@*]", home.text(function)):
+            return False
+        return bool(given and commands.weight(given))
+
     def _candidate(
         self, weight: int, words: list[str], span: Span, script: Script, node: Node
     ) -> None:
         remarks = self.remarks
         if node.get("Background"):
             remarks += ("it ran in the background: kit starts one program, and waits for it",)
+        if any(item.get("Hdoc") for item in node.get("Redirs") or []) and words[-2:-1] != ["-c"]:
+            remarks += (
+                "it read lines of the script: write them into a file, and have it read that",
+            )
         texts = [script.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
         if any(re.match(r"[0-9]*<", text) for text in texts):
             remarks += ("it read its input from a file: kit gives a program none",)
-        elif texts:
+        elif texts and weight:
             self.draft.left_out(span, joined.LOGS)
         uses = frozenset(shell.names_used(node))
         text, sweep = script.text(node), self.scope.sweep
-        self.candidates.append(Candidate(weight, words, span, text, uses, remarks, sweep))
+        about = (span, text, uses, remarks, sweep, self._position())
+        (self.candidates if weight else self.unknown).append(Candidate(weight, words, *about))
 
     def launches(self, node: Node, script: Script) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
@@ -195,7 +213,7 @@ class Reader:
             for call in shell.calls(node):
                 words = self.words(script, call)
                 called = self.functions.get(words[0]) if words else None
-                if words and commands.weight(words):
+                if words and (commands.weight(words) or (called and self._is_around(words))):
                     return True
                 if called and called[2] is not node and self.launches(called[2], called[1]):
                     return True
@@ -229,8 +247,8 @@ class Reader:
             folders.change(self.draft, self.scope, words, span, self.mounts, is_later=is_later)
         else:
             self.placing.add(item)
-            if name not in commands.CHANGING:
-                self.unknown.append(Candidate(0, words, span, item.source, item.uses))
+            if name not in commands.CHANGING | commands.PRINTING:
+                self._candidate(0, words, span, script, node)
 
     # ------------------------------------------------------------ loops and conditions
 
@@ -247,7 +265,7 @@ class Reader:
                 words = self.words(script, call)
                 if words and (weight := commands.weight(words)):
                     words = [*self.scope.settings(script, call), *words]
-                    about = (span, item.source, item.uses, (), self.scope.sweep)
+                    about = (*item[1:4], (), self.scope.sweep, self._position())
                     self.candidates.append(Candidate(weight, words, *about))
             return
         self.variables.leave_open(item)
