@@ -910,6 +910,43 @@ def test_no_secret_reaches_the_job_file() -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        f"wandb login {'0123456789abcdef' * 2}01234567",
+        f"if [ -d x ]; then export WANDB_API_KEY={'0123456789abcdef' * 2}01234567; cp a b; fi",
+        f"f() {{ export WANDB_API_KEY={'0123456789abcdef' * 2}01234567; cp a b; }}\nf",
+        f"srun bash -c 'wandb login {'0123456789abcdef' * 2}01234567; for i in 1 2; do python p.py $i; done'",
+        "MY_PASSWORD=0123456x\n./b --word $MY_PASSWORD",
+        "cat > .env <<X\nAPI_TOKEN=0123456x\nX",
+        'cat > .env <<X\n"api_key": "0123456x"\nX',
+        f"export ARGS='--key {'0123456789abcdef' * 2}'",
+        "./b --password 0123456x",
+        "./b --redis-password=0123456x --pw '0123456x y'",
+        "echo 0123456x | docker login -u me --password-stdin",
+    ],
+)
+def test_a_secret_in_any_line_is_hidden_and_the_line_is_named(line: str) -> None:
+    found = convert(f"{line}\n./a\n")
+    assert "0123456" not in found.job + json.dumps([entry._asdict() for entry in found.entries])
+    assert any("secret" in entry.reason and entry.first > 1 for entry in found.entries if entry.kind == DECIDE)
+
+
+def test_what_only_has_the_name_of_a_secret_is_no_question() -> None:
+    words = "--image-key jpg --pad-token '<pad>' --key-dim 64 --token-file /a --monitor-key val_loss data.key=abc --tokens 300000000000"
+    assert keys(f"N=300000000000\nSORT_KEY=length\nMAX_TOKENS=4M\nif [ -d x ]; then MAX_TOKENS=8M; cp a b; fi\n./a {words}\n")["command"][1:3] == [
+        "--image-key",
+        "jpg",
+    ]
+    assert "0123" not in convert("./a --key " + "0123" * 9 + "\n").job and "-" * 99999 in convert(f"./a {'-' * 99999}\n").job
+
+
+def test_a_login_is_left_to_the_variable_that_the_program_reads() -> None:
+    job = keys("export HF_TOKEN=$(cat ~/.hf)\nhuggingface-cli login --token $HF_TOKEN\nwandb login\nwandb login $WANDB_API_KEY\n./a\n")
+    assert (job["secrets"], "host_setup" in job) == ({"HF_TOKEN": {"command": "cat ~/.hf"}, "WANDB_API_KEY": "env"}, False)
+    assert questions("wandb login $(cat key)\n./a\n") == ["no login is needed: export WANDB_API_KEY in your shell, which the job has by `secrets`"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "srun --export=ALL,HF_TOKEN,WANDB_API_KEY=topsecret123x,HF_HOME,A=1 ./a",
         "HF_TOKEN=topsecret123x WANDB_API_KEY=topsecret123x A=1 srun --export=HF_HOME ./a",
         "mpirun -x HF_TOKEN -x WANDB_API_KEY=topsecret123x -x HF_HOME -x A=1 ./a",

@@ -7,7 +7,8 @@ from typing import Optional
 
 from kit.base.errors import Problems
 from kit.config import variables
-from kit.importing.draft import Draft, is_secret
+from kit.importing import hiding
+from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, DIFFERS, OF_NODE, Scope
 from kit.importing.holes import HOLE, Value
 from kit.importing.items import DEFINE, EXPORT, Item
@@ -63,7 +64,7 @@ class Assignments:
             self.draft.left_out(span, "kit finds the first node's address and a free port itself")
         elif exported and re.match("SRUN_|SBATCH_|SALLOC_|SLURM_", name):
             self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
-        elif exported and is_secret(name, value if isinstance(value, str) else ""):
+        elif self._is_secret(name, value, exported):
             self._secret(name, value, span)
         elif is_named and (not exported or (is_of_script and is_open)):
             self.placing.add(item)
@@ -73,6 +74,10 @@ class Assignments:
             self.draft.carried(span, "inherit")
         else:
             self._keep_own(item, name, value, exported=exported)
+
+    def _is_secret(self, name: str, value: Optional[Value], exported: bool) -> bool:
+        text = value if isinstance(value, str) else ""
+        return hiding.is_secret(name, text) if exported else hiding.is_sure(name, text)
 
     def keep_defaults(self, item: Item) -> None:
         """Note the variables that `: ${NAME:=default}` sets."""

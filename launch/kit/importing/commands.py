@@ -33,6 +33,7 @@ CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip 
 CHANGING |= set(
     "find sed awk gzip gunzip zip chown rmdir dd sync tee xargs virtualenv apt-get".split()
 )
+_LOGINS = {"wandb": "WANDB_API_KEY", "huggingface-cli": "HF_TOKEN", "hf": "HF_TOKEN"}
 _KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
 _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 
@@ -53,7 +54,15 @@ def weight(words: list[str]) -> int:
     if PYTHONS.match(name):
         return _of_python(rest)
     if name in containers.READERS:
-        is_helper = rest[:1] and rest[0] in ("pull", "build", "import", "create", "load", "remove")
+        is_helper = rest[:1] and rest[0] in (
+            "pull",
+            "build",
+            "import",
+            "create",
+            "load",
+            "remove",
+            "login",
+        )
         return 0 if is_helper else 2
     if name in SHELLS:
         return 1 if rest else 0
@@ -112,6 +121,11 @@ def asks(node: shell.Node) -> bool:
     """Return whether a command, or one of a list of them, is a test."""
     kinds = {part.get("Type") for part in shell.descend(node)}
     return bool(shell.programs(node) & _ASKING or kinds & {"TestClause", "ArithmCmd"})
+
+
+def login(words: list[str]) -> str:
+    """Return the variable that stands for what a command logs in with; "" for another command."""
+    return _LOGINS.get(os.path.basename(words[0]), "") if "login" in words[1:3] else ""
 
 
 def program(words: list[str]) -> str:

@@ -9,18 +9,15 @@ from typing import Any, NamedTuple, Optional
 from kit.base import redact
 from kit.base.errors import Problems
 from kit.config import variables
+from kit.importing import hiding
 from kit.importing.shell import Span
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")  # at the beginning of a line
-_HARMLESS = re.compile(r"[/.~].*|\d{0,6}|true|false|none|offline|online", re.IGNORECASE)
+_NOT_SHOWN = (
+    "a secret in a line is not shown: name a variable for it under `secrets`, and have the program"
+    " read that"
+)
 CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"
-
-
-def is_secret(name: str, text: str) -> bool:
-    """Return whether the text that a script gives a variable is secret; MAX_TOKENS=2048 is not."""
-    is_harmless = _HARMLESS.fullmatch(text) and not (text.isdecimal() and "PASS" in name.upper())
-    is_named = redact.is_secret(name) and not is_harmless
-    return is_named or redact.kind(text, name) is not None
 
 
 class LedgerEntry(NamedTuple):
@@ -50,7 +47,7 @@ class Draft:
         text = next(
             (line.strip() for line in self.lines[span[0] - 1 : span[1]] if line.strip()), ""
         )
-        shown = redact.hide_value(redact.hide_tokens(text))
+        shown = hiding.hide(redact.hide_value(text))
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         entry = LedgerEntry(kind, *span, shown, reason)
         if entry not in self.entries:
@@ -79,7 +76,7 @@ class Draft:
             self.carried(span, f"env: {name}")
         elif text is None:
             self.carried(span, self.take(name))
-        elif is_secret(name, text):
+        elif hiding.is_secret(name, text):
             self.secrets[name] = "env"
             self.carried(span, "secrets")
             way = f"export {name} in your shell"
@@ -101,6 +98,21 @@ class Draft:
         way = "do it in the program, or in a job that waits for it (kit submit --after RUN)"
         own = "after the program in a `script`: `if [[ $RANK == 0 ]]; then ...; fi`"
         self.decide(span, f"{what}: {way}; or {own}, which runs when rank 0 has ended")
+
+    def hide(self) -> None:
+        """Hide the secrets in the job's lines of bash and in its values."""
+        before = repr(self)
+        for key in ("setup", "host_setup", "script"):
+            setattr(self, key, [hiding.hide(text) for text in getattr(self, key)])
+        self.env = {name: hiding.hide(text) for name, text in self.env.items()}
+        if words := self.keys.get("command"):
+            self.keys["command"] = hiding.hide("\0".join(words)).split("\0")
+        if repr(self) == before:
+            return
+        hidden = [n for n, line in enumerate(self.lines, 1) if hiding.hide(line) != line]
+        carried = [number for number in hidden if self.kind_of(number) == CARRIED]
+        for number in carried or hidden or [1]:
+            self.decide((number, number), _NOT_SHOWN)
 
     def rename(self, old: str, new: str) -> None:
         """Write another name into the reasons."""

@@ -67,11 +67,8 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
         header.leave_requeue(draft)
         spans = [shell.span(node) for node in script.statements]
     draft.close(spans)
-    job = job_text.render(draft, name)
-    if redact.hide_tokens(job) != job:
-        way = "name a variable for it under `secrets`, and have the program read that"
-        draft.decide((1, 1), f"a secret in a line is not shown: {way}")
-        job = redact.hide_tokens(job_text.render(draft, name))
+    draft.hide()
+    job = redact.hide_tokens(job_text.render(draft, name))
     kinds = [draft.kind_of(number) for number in range(1, len(draft.lines) + 1)]
     return Imported(job, draft.entries, draft.lines, kinds)
 

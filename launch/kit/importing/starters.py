@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Optional
 
 from kit.config import sbatch_options, variables
-from kit.importing import containers, folders, header, options, starter_options
+from kit.importing import containers, folders, header, hiding, options, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
-from kit.importing.draft import Draft, is_secret
+from kit.importing.draft import Draft
 from kit.importing.expansion import OF_NODE, Scope
 from kit.importing.holes import HOLE
 from kit.importing.options import Option, Syntax
@@ -31,7 +31,7 @@ class Starters:
 
     def set(self, name: str, value: str) -> None:
         value = self.scope.swept(value)
-        has_secret = is_secret(name, HOLE.sub("", value))  # beside what only the job knows
+        has_secret = hiding.is_secret(name, HOLE.sub("", value))  # beside what only the job knows
         if HOLE.search(value) and name not in variables.OWNED and not has_secret:
             self.note_names(value)
             self.exports.append(f"export {name}={self.scope.bash(value)}")

@@ -141,6 +141,8 @@ class Reader:
             self._call_function(script, node, words, span)
         elif document is not None and os.path.basename(words[-1]) in commands.SHELLS:
             self._candidate(3, [*words, "-c", document], span, script, node)
+        elif variable := commands.login(words):
+            self._login(words, variable, span)
         elif weight := commands.weight(words):
             self._candidate(weight, words, span, script, node)
         else:
@@ -249,6 +251,18 @@ class Reader:
             self.placing.add(item)
             if name not in commands.CHANGING | commands.PRINTING:
                 self._candidate(0, words, span, script, node)
+
+    def _login(self, words: list[str], variable: str, span: Span) -> None:
+        """Have a secret's variable stand for a login, whose line would hold its value."""
+        values = [word for word in words[2:] if word[:1] not in ("", "-") and word != "login"]
+        holes = self.scope.behind("".join(values))
+        if values:
+            self.draft.take(variable)
+        if values and {name for hole in holes for name in hole.names} != {variable}:
+            way = f"export {variable} in your shell, which the job has by `secrets`"
+            self.draft.decide(span, f"no login is needed: {way}")
+        else:
+            self.draft.left_out(span, "no login is needed: the program has its key as before")
 
     # ------------------------------------------------------------ loops and conditions
 
