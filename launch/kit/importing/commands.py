@@ -8,6 +8,7 @@ import re
 from kit.config import rank_starters
 from kit.config.rank_starters import AROUND, MPI, PYTHONS
 from kit.importing import containers, shell
+from kit.importing.holes import HOLE
 
 WRAPPERS = ("exec", "nohup", "command")
 SHELLS = ("bash", "sh")
@@ -41,7 +42,8 @@ _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 def weight(words: list[str]) -> int:
     """Return how likely a command is the one that starts the ranks: 3 is sure, and 0 is not."""
     name, rest = os.path.basename(words[0]), words[1:]
-    if rest and (name in (*WRAPPERS, "env") or ASSIGNMENT.match(words[0])):
+    is_open = HOLE.fullmatch(words[0])  # a starter, or a tool around the program
+    if rest and (name in (*WRAPPERS, "env") or is_open or ASSIGNMENT.match(words[0])):
         return weight(rest)
     if name in ("srun", *MPI):
         return _of_starter(rest)

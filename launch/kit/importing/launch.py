@@ -13,11 +13,14 @@ from kit.config.variables import OF_RANK
 from kit.importing import commands, containers, header
 from kit.importing.commands import ASSIGNMENT, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
-from kit.importing.expansion import DIFFERS, Scope
+from kit.importing.expansion import COMPUTED, DIFFERS, Scope
 from kit.importing.holes import HOLE
 from kit.importing.shell import Span
-from kit.importing.starters import Starters
+from kit.importing.starters import ONE_NODE, Starters
 
+_USE_ENV = {"--use-env", "--use_env"}
+_LOCAL_RANK = "have it read LOCAL_RANK, or see docs/your-line.md"
+_STARTER = re.compile(r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed|torch\.distributed)\b")
 _ALL = {"$@", "${@}"}  # arguments of the batch script, as they are
 # Reads the text of `bash -c` behind some mounts; returns the words of the program in it, and None
 # where there is more than that.
@@ -62,6 +65,8 @@ class Launch(Starters):
         start, behind = rank_starters.beginning(words)
         if start in TORCHRUN:
             self._take_python(os.path.dirname(words[0]))
+            if start[-1] == "torch.distributed.launch" and not _USE_ENV & {*behind}:
+                self.decide(f"{start[-1]} gave the program --local-rank: {_LOCAL_RANK}")
             return self.torchrun(behind)
         if start in rank_starters.OF_NODE:
             return self._on_each_node(words)
@@ -142,6 +147,7 @@ class Launch(Starters):
         if last and last.source in _ALL and not is_open:
             self.leave_out("$@: kit submit job.yaml -- ARGUMENTS adds them to the command")
             words = words[:-1]
+        self._ask_what_starts(words)
         if not words:
             self.decide("write the program: `command: train.py`")
         elif any(HOLE.search(word) for word in words):
@@ -153,6 +159,17 @@ class Launch(Starters):
                 words[1:] if words[0] in ("python", "python3") and is_script else words
             )
         self._write()
+
+    def _ask_what_starts(self, words: list[str]) -> None:
+        """Ask about a variable in the place of the program, which may start ranks itself."""
+        hole = self.scope.only_hole("".join(words[1:2] if words[:1] == ["eval"] else words[:1]))
+        if not hole or hole.source in _ALL:
+            return
+        text = "\n".join([hole.source, *(self.set_by.get(name, "$()") for name in hole.names)])
+        is_known = not COMPUTED.search(text) or re.search(r"\bwhich\b|\bcommand -v\b", text)
+        if _STARTER.search(text) or not is_known:
+            way = "if it is srun or torchrun, write the program alone, and the `launcher`"
+            self.decide(f"only the running job knows what {hole.source} starts: {way}")
 
     def _here(self, word: str) -> str:
         """Return a path below the folder where the program starts as a relative one."""
@@ -186,7 +203,7 @@ class Launch(Starters):
         if not self.launcher:
             self.launcher = "spawn"
             if self.draft.nodes > 1:
-                self.decide("this ran only on the first node; kit starts it on each node")
+                self.decide(ONE_NODE)
         keys["launcher"] = self.launcher
         count = self.per_node
         if count is None and self.launcher in ("srun", "mpi"):

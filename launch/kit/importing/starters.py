@@ -16,6 +16,13 @@ from kit.importing.shell import Span
 from kit.slurm import gpu_request
 
 _OF_JOB = "write what the job is to have"
+_OF_SRUN = {
+    *sbatch_options.every(),
+    *starter_options.SRUN_OF_KIT,
+    *sbatch_options.CONTAINERS,
+    "mpi",
+}
+ONE_NODE = "this ran only on the first node; kit starts it on each node"
 
 
 class Starters:
@@ -55,7 +62,9 @@ class Starters:
         found, rest = options.read(words, syntax)
         is_all = True
         while len(rest) > 1 and (hole := self.scope.only_hole(rest[0])):
-            if hole.names.isdisjoint(self.of_options):
+            name = rest[1].partition("=")[0].removeprefix("--")
+            is_option = tool == "srun" and rest[1].startswith("--") and name in _OF_SRUN
+            if hole.names.isdisjoint(self.of_options) and not is_option:
                 break
             way = "only the running job knows them: see which of them it needs"
             self.decide(f"the options of {tool} in {hole.source}: {way}")
@@ -232,9 +241,11 @@ class Starters:
         self.decide(f"{of_step}: {_OF_JOB}")
 
     def torchrun(self, words: list[str]) -> list[str]:
-        self.launcher = "torchrun"
+        is_alone, self.launcher = not self.launcher, "torchrun"
         found, rest, is_all = self._options("torchrun", words, starter_options.TORCHRUN)
         given = {option.name.replace("_", "-"): option.value or "" for option in found}
+        if is_alone and is_all and self.draft.nodes > 1 and "nnodes" not in given:
+            self.decide(ONE_NODE)
         of_kit = [name for name in given if name in starter_options.TORCHRUN_OF_KIT]
         for name in given:
             if name not in {*starter_options.TORCHRUN_READ, *of_kit}:
@@ -247,7 +258,16 @@ class Starters:
             self.decide("write the ranks of each node: `processes_per_node`")
         elif not processes and is_all:
             self.per_node = 1
-        nodes = self.scope.hinted(given.get("nnodes", ""))
+        self._nodes_of_torchrun(self.scope.hinted(given.get("nnodes", "")))
+        if given.get("max-restarts", "0") not in ("0", ""):
+            self.draft.keys["max_restarts"] = self.scope.hinted(given["max-restarts"])
+        if rest and "no-python" not in given:  # torchrun starts its program by Python
+            rest = ["python", *(["-m"] if "module" in given else []), *rest]
+        if self.has_srun and (self.tasks or 1) > 1:
+            self.decide(f"srun starts torchrun {self.tasks} times on each node, and kit once")
+        return rest
+
+    def _nodes_of_torchrun(self, nodes: str) -> None:
         if nodes.isdecimal() and int(nodes) != self.draft.nodes:
             if self.draft.has_header:
                 self.decide(f"torchrun expects {nodes} nodes, and the job has {self.draft.nodes}")
@@ -257,13 +277,6 @@ class Starters:
             self.decide(
                 f"torchrun may run on {nodes} nodes: `nodes: 2-4` takes as many as are free"
             )
-        if given.get("max-restarts", "0") not in ("0", ""):
-            self.draft.keys["max_restarts"] = self.scope.hinted(given["max-restarts"])
-        if rest and "no-python" not in given:  # torchrun starts its program by Python
-            rest = ["python", *(["-m"] if "module" in given else []), *rest]
-        if self.has_srun and (self.tasks or 1) > 1:
-            self.decide(f"srun starts torchrun {self.tasks} times on each node, and kit once")
-        return rest
 
     def mpi(self, words: list[str]) -> list[str]:
         self.launcher = "mpi"

@@ -135,6 +135,8 @@ class Reader:
             self._evaluate(" ".join(words[1:]), span)
         elif name in commands.SETTERS and shell.names_set(script, node):
             self.variables.keep_set(self._item(DEFINE, script, node, span))
+        elif name == "eval" and self._composes(words):
+            self._candidate(2, words, span, script, node)
         elif name == ":" and self.scope.defaults:
             self.variables.keep_defaults(self._item(DEFINE, script, node, span))
         elif name in self.functions:
@@ -159,6 +161,13 @@ class Reader:
             return
         self.draft.carried(span, "command")
         self.read(inner, inner.statements, span)
+
+    def _composes(self, words: list[str]) -> bool:
+        """Return whether a text of which only the job knows all is a command that starts ranks."""
+        hole = self.scope.only_hole("".join(words[1:]))
+        makers = [item for item in self.placing.items if hole and item.sets & hole.names]
+        texts = [re.split(r"=[\"']?", item.source, maxsplit=1)[-1] for item in makers]
+        return any(commands.weight(text.split() or [""]) for text in texts)
 
     def _call_function(self, script: Script, node: Node, words: list[str], span: Span) -> None:
         name = words[0]
