@@ -451,6 +451,19 @@ def test_gpus_of_a_step_that_the_job_may_not_have_are_a_question(header: str, op
     assert questions(f"#SBATCH {header}\nsrun {option} ./a\n") == [f"{option} was for this step: {way}"]
 
 
+def test_gpus_of_a_task_are_counted_for_its_node() -> None:
+    found = convert("#SBATCH -N2\nsrun -N2 -n16 --gpus-per-task=1 ./a\n")
+    assert "processes_per_node: 8\ngpus_per_node: 8\n" in found.job
+    assert [entry.reason for entry in found.entries if entry.kind == DECIDE] == [header.OWN_GPUS]
+
+
+def test_a_container_of_another_tool_leaves_the_image_to_be_named() -> None:
+    found = convert("#SBATCH -N 2 --ntasks-per-node 4\nsrun docker run --gpus all pytorch/pytorch:2 python t.py\n").job
+    assert "runtime: none" not in found and {"launcher: srun", "processes_per_node: 4", "# image: NAME  # see below"} <= {*found.splitlines()}
+    job = yaml.safe_load(convert("srun --environment=X --container-image=/a.sqsh --container-mounts=/a:/b --container-workdir=/b ./a\n").job)
+    assert (job["mounts"], job["workdir"]) == (["/a:/b"], "/a")
+
+
 def test_tasks_are_counted_for_a_node() -> None:
     def shape(options: str, line: str) -> Any:
         job = keys(f"#SBATCH {options}\n{line}\n")
@@ -534,6 +547,10 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "P=$(which python)\nsrun $P t.py": {"launcher": "srun", "script": "$P t.py\n"},
         "C='./a'\nif [ -d x ]; then C=\"$C --x\"; fi\nsrun $C": {"launcher": "srun"},
         "#SBATCH -N 2\nsrun torchrun t.py": {"nodes": "2", "command": "t.py"},
+        "cat > run.sh <<'X'\npython t.py\nX\nsrun ./run.sh": {"script": "./run.sh\n"},
+        "echo 1 > gen.py\nsrun python gen.py --x 1": {"script": "python gen.py --x 1\n", "host_setup": "echo 1 > gen.py\n"},
+        "#SBATCH --mail-user=\n./a": {"slurm": None},
+        "./a < /dev/null": {"command": "./a"},
         "axolotl train c.yml\ndeactivate\nclear": {"command": "axolotl train c.yml", "host_setup": None},
         "cat > in.lj <<X\nrun 1\nX\nlmp -in in.lj": {"command": "lmp -in in.lj", "host_setup": "cat > in.lj <<X\nrun 1\nX\n"},
         'run() { echo $*; time "$@"; }\nrun srun python t.py --lr 0.1': {"command": "t.py --lr 0.1", "launcher": "srun", "host_setup": None},
@@ -579,6 +596,14 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "G=$(gres); srun $G --mpi=pmix ./a": "the options of srun in $G",
         "#SBATCH -N 2\ntorchrun --nproc-per-node 8 t.py": "this ran only on the first node",
         "python -m torch.distributed.launch --nproc_per_node 2 t.py": "gave the program --local-rank",
+        "#SBATCH --tim=10\n./a": "sbatch refuses --tim, which may mean --time, --time-min",
+        "#SBATCH hetjob\n#SBATCH -N 4\n./a": "an option of another part of the job",
+        "srun --environment=X --container-image=/a.sqsh ./a": "write the `image` that is meant",
+        "srun docker run --gpus all pytorch/pytorch:2 python t.py": "a container of another tool",
+        "uv run torchrun t.py": "activate its environment in `host_setup`",
+        "/usr/bin/time -v srun ./a": "time was around srun, which kit starts itself",
+        "A=1; python t.py $A\nA=2; python t.py $A": "this is taken for the program",
+        "python t.py; ./after.sh": "this is taken for the program",
         "srun --multi-prog jobs.conf": "several programs",
         "srun -w node7 ./a": "--nodelist",
         "srun --container-image=ubuntu:22.04 ./a": "kit build docker://ubuntu:22.04",
@@ -941,7 +966,9 @@ def test_a_secret_in_any_line_is_hidden_and_the_line_is_named(line: str) -> None
 
 def test_what_only_has_the_name_of_a_secret_is_no_question() -> None:
     words = "--image-key jpg --pad-token '<pad>' --key-dim 64 --token-file /a --monitor-key val_loss data.key=abc --tokens 300000000000"
-    assert keys(f"N=300000000000\nSORT_KEY=length\nMAX_TOKENS=4M\nif [ -d x ]; then MAX_TOKENS=8M; cp a b; fi\n./a {words}\n")["command"][1:3] == [
+    assert keys(f"N=300000000000\nTOTAL_TOKENS=3_000_000_000_000\nSORT_KEY=length\nMAX_TOKENS=4M\nif [ -d x ]; then MAX_TOKENS=8M; cp a b; fi\n./a {words}\n")[
+        "command"
+    ][1:3] == [
         "--image-key",
         "jpg",
     ]
@@ -1218,6 +1245,7 @@ def test_the_counts_are_those_of_the_lists(kit, tmp_path: Path) -> None:
     [
         ("nowhere.sbatch", None, "kit: nowhere.sbatch: cannot be read: No such file or directory"),
         ("bad.sbatch", "#!/bin/bash\nif true; then\n", "kit: bad.sbatch:2: is not valid bash: "),
+        ("odd.sbatch", "#!/bin/bash\nA=$(((B)) && echo 0)\n", "kit: odd.sbatch:2: shfmt, by which kit import reads bash, cannot read this line"),
         ("private.sbatch", "#!/bin/bash\necho \U000f0001\n", "kit: private.sbatch: contains characters for private use"),
     ],
 )

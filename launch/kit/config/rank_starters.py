@@ -82,8 +82,8 @@ OWN_LAUNCHERS: dict[tuple[str, ...], str] = {
 # They start a program, and stay around it.
 AROUND = set(
     """
-    timeout numactl nsys ncu nice ionice stdbuf taskset xvfb-run catchsegv strace perf conda mamba
-    micromamba uv poetry pipenv pixi script
+    time timeout numactl nsys ncu nice ionice stdbuf taskset xvfb-run catchsegv strace perf conda
+    mamba micromamba uv poetry pipenv pixi script
     """.split()
 )
 _SUBCOMMANDS = {"run", "profile", "launch", "record", "stat", "trace"}

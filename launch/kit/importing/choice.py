@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Sequence
 from typing import Optional, Union
@@ -32,12 +33,14 @@ def finish(reader: Reader) -> None:
         reader.placing.place((), [], 0)
         return
     most = max(each.weight for each in reader.candidates)
-    chosen = [each for each in reader.candidates if each.weight == most][-1]
+    *others, chosen = [each for each in reader.candidates if each.weight == most]
+    if most == 1 and any(each[2:4] != chosen[2:4] for each in others):
+        reader.draft.decide(chosen.span, _GUESSED)
     _advise_sweep(reader, [*reader.placing.items, chosen])
     for each in reader.candidates:
         is_before = each.weight == 1 and each.position < chosen.position and not each.remarks
-        if each.source == chosen.source:
-            continue  # of a list or a condition
+        if each[2:4] == chosen[2:4]:
+            continue  # of the same condition
         if is_before:
             own = Item(ACTION, *each[2:5], frozenset(), "", each.position)
             reader.placing.add(own)
@@ -46,11 +49,13 @@ def finish(reader: Reader) -> None:
             reader.draft.decide(each.span, f"another program than the job's: {way}")
     inner = functools.partial(_inner, reader)
     launch = Launch(reader.draft, reader.scope, inner, reader.tasks, chosen.span)
+    sources = "\n".join(item.source for item in reader.placing.items)
+    launch.of_options.update(_OF_OPTIONS.findall(sources))
+    files = re.findall(r">\s*[\"']?([\w./-]+)", sources)
+    launch.written = {os.path.normpath(file) for file in files}
     for item in reader.placing.items:
         for name in item.sets:
             launch.set_by[name] = f"{launch.set_by.get(name, '')}{item.source}\n"
-    sources = "\n".join(item.source for item in reader.placing.items)
-    launch.of_options.update(_OF_OPTIONS.findall(sources))
     for remark in chosen.remarks:
         launch.decide(remark)
     reader.scope.sweep = dict(chosen.sweep)

@@ -127,18 +127,22 @@ def is_option(name: str) -> bool:
 
 def of_slurm(given: Mapping[str, str]) -> Optional[GivenContainer]:
     """Return what options of srun or sbatch ask of Pyxis or the Container Engine, if anything."""
-    if name := given.get("environment"):
-        is_path = "/" in name or name.endswith(".toml")
-        file = name if is_path else f"~/.edf/{name}.toml"
-        return GivenContainer(file, runtime="container-engine")
-    if not any(name.startswith("container-") for name in given):
+    name = given.get("environment")
+    if not name and not any(name.startswith("container-") for name in given):
         return None
     found = GivenContainer(given.get("container-image", ""), runtime="pyxis")
+    if name:
+        is_path = "/" in name or name.endswith(".toml")
+        file = name if is_path else f"~/.edf/{name}.toml"
+        found.runtime, image, found.image = "container-engine", found.image, file
+        if image:
+            way = "--environment and --container-image: write the `image` that is meant"
+            found.open_questions.append(way)
     mounts = given.get("container-mounts", "")
     found.mounts = mounts.split(",") if mounts else []
     found.workdir = given.get("container-workdir", "")
     found.is_root = "container-remap-root" in given
-    if "container-image" not in given:
+    if not found.image:
         found.open_questions.append("the script made this container before: write its `image`")
     for name in ("container-env", "container-save", "container-mount-home"):
         if name in given:

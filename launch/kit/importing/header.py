@@ -32,6 +32,7 @@ _LEFT_OUT = {
     "ignore-pbs": "kit's script has no #PBS lines",
     "gpu-bind": "each rank sees all GPUs of its node, and takes the one of its local rank",
 }
+OWN_GPUS = "each rank saw GPUs of its own; now it sees all and takes its LOCAL_RANK's"
 WITHOUT_HANDLER = (
     "a program that does not handle it needs `on_preempt: requeue` (docs/preemption.md)"
 )
@@ -45,7 +46,7 @@ AGAIN = (
 def read(draft: Draft) -> GivenOptions:
     """Put the options of the #SBATCH lines into the draft, and return those that count tasks."""
     given: GivenOptions = {}
-    is_over = False
+    is_over = is_part = False
     for number, line in enumerate(draft.lines, 1):
         here = (number, number)
         if not line.lstrip().startswith("#"):
@@ -57,7 +58,10 @@ def read(draft: Draft) -> GivenOptions:
         elif is_over:
             draft.left_out(here, "sbatch reads no #SBATCH line after the first command")
         elif re.search(r"hetjob|packjob", line):
+            is_part = True
             draft.decide(here, "a job of several parts: kit submits one job for each")
+        elif is_part:
+            draft.decide(here, "an option of another part of the job")
         else:
             _read_line(line[len("#SBATCH") :], here, given, draft)
     return given
@@ -96,6 +100,11 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
         draft.carried(here, key)
     elif name in sbatch_options.OWNED:
         draft.left_out(here, "kit's scripts set this themselves")
+    elif value == "":
+        draft.left_out(here, f"--{name} has no value")
+    elif len(names := options.meant(name, SYNTAX)) > 1:
+        shown = ", ".join(f"--{each}" for each in names)
+        draft.decide(here, f"sbatch refuses --{name}, which may mean {shown}")
     elif name == "signal" and str(value).upper().startswith("B:"):
         way = checkpoint_advice(str(value))
         draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")
@@ -188,8 +197,7 @@ def _gpus(given: GivenOptions, tasks: int, draft: Draft) -> None:
                 continue
             draft.carried(here, "gpus_per_node")
             if name == "gpus-per-task" and tasks > 1:
-                way = "now it sees all and takes its LOCAL_RANK's"
-                draft.decide(here, f"each rank saw one GPU; {way}")
+                draft.decide(here, OWN_GPUS)
 
 
 def no_gpus(name: str, value: str) -> list[str]:

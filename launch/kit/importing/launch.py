@@ -18,6 +18,7 @@ from kit.importing.holes import HOLE
 from kit.importing.shell import Span
 from kit.importing.starters import ONE_NODE, Starters
 
+_OF_PYTHON = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"}
 _USE_ENV = {"--use-env", "--use_env"}
 _LOCAL_RANK = "have it read LOCAL_RANK, or see docs/your-line.md"
 _STARTER = re.compile(r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed|torch\.distributed)\b")
@@ -36,6 +37,7 @@ class Launch(Starters):
         self.is_in_task = False  # behind `bash -c`, which each task runs
         self.set_by: dict[str, str] = {}  # the lines that set a variable
         self.lines: list[str] = []  # of bash, in the place of a command
+        self.written: set[str] = set()  # files that lines before the program write
 
     def read(self, words: list[str]) -> None:
         """Put a command into the draft."""
@@ -56,7 +58,8 @@ class Launch(Starters):
             return rest
         if index := commands.starter_inside(words):
             started = " ".join(rank_starters.beginning(words[index:])[0])
-            self.decide(f"{name} was around {started}, which kit starts itself")
+            way = ": activate its environment in `host_setup`" if name in _OF_PYTHON else ""
+            self.decide(f"{name} was around {started}, which kit starts itself{way}")
             return words[index:]
         if name == "srun":
             return self.srun(rest)
@@ -73,6 +76,8 @@ class Launch(Starters):
         if name in containers.READERS:
             container = containers.READERS[name](rest)
             self.contain(container)
+            if not container.program:
+                self._write()
             return container.program
         if name in SHELLS and (text := _text_of(rest)) is not None:
             return self._shell(text)
@@ -150,7 +155,7 @@ class Launch(Starters):
         self._ask_what_starts(words)
         if not words:
             self.decide("write the program: `command: train.py`")
-        elif any(HOLE.search(word) for word in words):
+        elif any(HOLE.search(word) for word in words) or self._is_written(words):
             self._script(words)
         else:
             is_script = len(words) > 1 and words[1].endswith(".py")
@@ -170,6 +175,10 @@ class Launch(Starters):
         if _STARTER.search(text) or not is_known:
             way = "if it is srun or torchrun, write the program alone, and the `launcher`"
             self.decide(f"only the running job knows what {hole.source} starts: {way}")
+
+    def _is_written(self, words: list[str]) -> bool:
+        """Return whether lines before it write the program: kit looks for that of a `command`."""
+        return any(os.path.normpath(word) in self.written for word in words[:2])
 
     def _here(self, word: str) -> str:
         """Return a path below the folder where the program starts as a relative one."""

@@ -67,8 +67,13 @@ def parse(text: str, where: str) -> Script:
         if not found:
             problem = f"shfmt cannot read it: {said.strip()[:200]}"
             raise KitError(problem, "kit import needs shfmt 3.6 or newer", where=where)
-        fix = "correct it: bash -n shows what bash itself says of it"
-        raise UsageError(f"is not valid bash: {found[2]}", fix, where=f"{where}:{found[1]}")
+        place = f"{where}:{found[1]}"
+        if subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True).returncode:
+            fix = "correct it: bash -n shows what bash itself says of it"
+            raise UsageError(f"is not valid bash: {found[2]}", fix, where=place)
+        fix = "write it in another way: `$( (A) || B )` with a blank, `'[0]*3'` in quotes"
+        problem = f"shfmt, by which kit import reads bash, cannot read this line: {found[2]}"
+        raise UsageError(problem, fix, where=place)
     return Script(text.encode(), json.loads(done.stdout).get("Stmts") or [])
 
 

@@ -94,6 +94,7 @@ class Starters:
     def contain(self, found: GivenContainer) -> None:
         """Write what a container is to be into the draft."""
         keys, path = self.draft.keys, self.scope.path
+        self.draft.has_image = True
         for question in found.open_questions:
             self.decide(question)
         self._not_taken(found.runtime, found.not_taken)
@@ -140,13 +141,12 @@ class Starters:
         if not image:
             return
         if HOLE.search(image):
-            self.decide("write the `image` out, without variables")
+            self.decide(f"write the `image` out, without variables: {self.scope.source(image)}")
         elif found := containers.reference(image):
             way = f"`kit build {found}` makes a file of it; then write its name as `image`"
             self.decide(f"the image is in a registry: {way}")
         else:
             self.draft.keys["image"] = image
-        self.draft.has_image = True
 
     def _workdir(self, target: str, mounts: list[str]) -> None:
         """Name the folder of the host that a mount shows as the working directory."""
@@ -195,8 +195,6 @@ class Starters:
             self._export(value.split(","))
         elif name == "chdir":
             self.draft.keys["workdir"] = self.scope.path(option.value or "")
-        elif name == "gpus-per-task" and (self.tasks or 1) > 1:
-            self.decide("each rank saw one GPU; now it sees all and takes its LOCAL_RANK's")
         elif name in ("nodelist", "exclude"):
             self.decide(f"kit starts on all nodes of the job, and not on those of --{name}")
         elif name == "multi-prog":
@@ -229,8 +227,16 @@ class Starters:
 
     def _gpus(self, name: str, value: str, of_step: str) -> None:
         gres, has = self.draft.slurm.get("gres", ""), self.draft.keys.get("gpus_per_node")
+        if name == "gpus-per-task" and (self.tasks or 1) > 1:
+            self.decide(header.OWN_GPUS)
+            if has:
+                return
         is_known = not HOLE.search(value) and not header.no_gpus(name, value)
-        for asked in gpu_request.read({name: value}) if is_known else []:
+        for asked in (
+            gpu_request.read({name: value, "ntasks-per-node": str(self.tasks or 1)})
+            if is_known
+            else []
+        ):
             is_same_type = set(asked.gpus) <= {"", *(gpu_request.of_gres(gres) or asked.gpus)}
             if has and not (is_same_type and str(asked.of_node(self.draft.nodes)) == has):
                 of_job = has if is_same_type else gres
