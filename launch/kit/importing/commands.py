@@ -35,6 +35,7 @@ CHANGING |= set(
     "find sed awk gzip gunzip zip chown rmdir dd sync tee xargs virtualenv apt-get".split()
 )
 _LOGINS = {"wandb": "WANDB_API_KEY", "huggingface-cli": "HF_TOKEN", "hf": "HF_TOKEN"}
+KNOWN = CHANGING | PRINTING | PREPARING | LIMITS | {"shift"}  # no programs of users
 _KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
 _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 
@@ -91,7 +92,7 @@ def _of_starter(words: list[str]) -> int:
     is_program = any(
         PYTHONS.match(name) or name in (*SHELLS, "torchrun", *containers.READERS) for name in names
     )
-    is_helper = any(name in _HELPERS for name in names[:4]) and not is_program
+    is_helper = any(name in _HELPERS for name in names[:4] if name != ":") and not is_program
     return 0 if is_helper else 3
 
 
@@ -125,6 +126,17 @@ def asks(node: shell.Node) -> bool:
     return bool(shell.programs(node) & _ASKING or kinds & {"TestClause", "ArithmCmd"})
 
 
+def starts_ray(words: list[str]) -> bool:
+    return any(pair == ("ray", "start") for pair in zip(words, words[1:]))
+
+
+def changes_folder(node: shell.Node) -> bool:
+    """Return whether a statement may leave the script in another folder."""
+    within = list(shell.descend(node, without=("CmdSubst", "ProcSubst", "Subshell")))
+    names = {name for part in within if part.get("Args") for name in shell.programs(part)}
+    return bool(names & {"cd", "pushd"})
+
+
 def login(words: list[str]) -> str:
     """Return the variable that stands for what a command logs in with; "" for another command."""
     return _LOGINS.get(os.path.basename(words[0]), "") if "login" in words[1:3] else ""
@@ -142,4 +154,4 @@ def only_prints(words: list[str]) -> bool:
         return words[1:2] in (["-V"], ["--version"])
     rest = [word for word in words[1:] if not word.startswith("-")]
     is_text = _programs_of_text(words) <= PRINTING and ">" not in words[-1]
-    return words[0] == "srun" and (is_text or any(word in PRINTING for word in rest[-2:]))
+    return words[0] == "srun" and (is_text or any(word in PRINTING - {":"} for word in rest[-2:]))

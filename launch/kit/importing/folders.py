@@ -39,13 +39,15 @@ def change(
     target = scope.path(words[1]) if len(words) == 2 else "~"
     sources = "".join(hole.source for hole in scope.behind(target))
     on_host = containers.on_host(target, mounts) if mounts is not None else target
-    if target == "." or _OF_SUBMISSION.search(sources):
+    is_first = scope.only_hole(target) is not None and bool(_OF_SUBMISSION.search(sources))
+    if target == "." or is_first:
         if words[1:] != ["."] and not is_later:
             draft.keys.pop("workdir", None)
             scope.enter(".")
         draft.left_out(span, "the job starts in the job file's folder")
     elif HOLE.search(target) or not on_host:
         way = "" if mounts is None else in_image(scope.source(target))
+        way += "" if is_later else "; lines of `host_setup` that ran there need it, too"
         draft.decide(span, f"write the folder of the host out: `workdir: DIR`{way}")
     elif is_later:
         draft.decide(span, "the folder of a later program")
@@ -55,6 +57,15 @@ def change(
         draft.carried(span, "workdir")
         if mounts is None:
             scope.enter(draft.keys["workdir"])
+
+
+def back(draft: Draft, scope: Scope, folder: str, span: Span, *, is_later: bool) -> None:
+    """Return from the folder of `pushd` to the one of before."""
+    if not is_later:
+        draft.keys.pop("workdir", None)
+        draft.keys.update({} if folder == "." else {"workdir": folder})
+        scope.enter(folder)
+    draft.left_out(span, "the job goes on in the folder of before")
 
 
 def in_image(folder: str) -> str:

@@ -17,7 +17,7 @@ from kit.importing.shell import Span
 _ARRAY = re.compile(r"\w\+?=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 _OF_MODULE = re.compile(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z")  # modules set such variables, too
-ARGUMENT = re.compile(r"[0-9@*#]")
+ARGUMENT = re.compile(r"[0-9@*#]|BASH_SOURCE\b")
 # Their status tells of zero, or of the end of a file, and would end the job's lines.
 _OF_STATUS = re.compile(r"(\(\(|let\s|(\w+=\S*\s+)?read\s)(?!.*<<(?!<))", re.DOTALL)
 _EXPORTS = re.compile(r"\bexport\b[^\n;]*")
@@ -66,8 +66,9 @@ def _outside(names: Iterable[str]) -> str:
 
 def _about(arguments: set[str], key: str) -> str:
     """Return what to do about a statement that reads arguments of the batch script."""
-    if arguments == {"0"}:
-        return "$0 was the batch script, and is one of kit's here: write the name of the file"
+    if arguments <= {"0", "BASH_SOURCE"}:
+        name = min(arguments)
+        return f"${name} was the batch script, and is one of kit's here: write the name of the file"
     way = "kit submit job.yaml -- ARGUMENTS adds some to the command"
     if key != "script":
         way = f"`{key}` has none: write the values"

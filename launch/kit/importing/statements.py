@@ -7,16 +7,17 @@ import re
 from typing import Optional
 
 from kit.base.errors import KitError
-from kit.importing import commands, folders, header, joined, shell, traps
+from kit.importing import commands, header, joined, other_commands, shell
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, Scope
 from kit.importing.holes import HOLE
-from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Candidate, Item
+from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
+from kit.importing.other_commands import NOT_NEEDED
 from kit.importing.placing import Placing
 from kit.importing.shell import Node, Script, Span
 
-_NOT_NEEDED = "nothing of the job depends on it"
+_OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 
 
 class Reader:
@@ -28,6 +29,7 @@ class Reader:
         self.unknown: list[Candidate] = []  # commands of names that say nothing
         self.functions: dict[str, tuple[Span, Script, Node]] = {}
         self.inside: list[str] = []  # the functions that are read now
+        self.left: list[str] = []  # the folders to which `popd` returns
         self.remarks: tuple[str, ...] = ()
         self.mounts = draft.keys.get("mounts", []) if draft.has_image else None  # in a container
         self.is_in_task = False
@@ -55,7 +57,7 @@ class Reader:
             options = {shell.literal(item.get("Value") or {}) for item in command["Args"]}
             exported = command["Variant"]["Value"] == "export" or "-x" in options
             if "-f" in options:
-                item = self._item(PREPARE, script, node, span)
+                item = self.item(PREPARE, script, node, span)
                 self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
             else:
                 self._assign(script, node, command["Args"], span, exported=exported)
@@ -71,7 +73,7 @@ class Reader:
         elif kind == "FuncDecl":
             name = str(command["Name"]["Value"])
             self.functions[name] = (span, script, node)
-            item = self._item(DEFINE, script, node, span)
+            item = self.item(DEFINE, script, node, span)
             item = item._replace(uses=item.uses - item.sets, sets=frozenset([name]))
             self.placing.functions[name] = item
         elif kind == "ForClause" and self.launches(node, script):
@@ -79,7 +81,7 @@ class Reader:
         else:
             self.compound(script, node, span)
 
-    def _item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
+    def item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
         uses, sets = frozenset(shell.names_used(node)), shell.names_set(script, node)
         self.placing.set_by = {**dict.fromkeys(sets, span), **self.placing.set_by}
         uses |= shell.programs_inside(node) & self.functions.keys()
@@ -97,6 +99,8 @@ class Reader:
     def _assign(
         self, script: Script, node: Node, items: list[Node], span: Span, *, exported: bool
     ) -> None:
+        if "sbatch" in shell.programs_inside(node):
+            self.draft.decide(span, header.AGAIN)
         for item in items:
             if not item.get("Name"):
                 continue  # an option of declare
@@ -105,7 +109,7 @@ class Reader:
             if not has_value and not item.get("Naked"):
                 self.scope.values[name] = ""
             value = self.scope.assign(script, item) if has_value else self.scope.values.get(name)
-            made = self._item(EXPORT if exported else DEFINE, script, node, span)
+            made = self.item(EXPORT if exported else DEFINE, script, node, span)
             self.variables.keep(made, name, value, exported=exported)
 
     # ------------------------------------------------------------ commands
@@ -134,21 +138,19 @@ class Reader:
         ):
             self._evaluate(" ".join(words[1:]), span)
         elif name in commands.SETTERS and shell.names_set(script, node):
-            self.variables.keep_set(self._item(DEFINE, script, node, span))
+            self.variables.keep_set(self.item(DEFINE, script, node, span))
         elif name == "eval" and self._composes(words):
-            self._candidate(2, words, span, script, node)
+            self.candidate(2, words, span, script, node)
         elif name == ":" and self.scope.defaults:
-            self.variables.keep_defaults(self._item(DEFINE, script, node, span))
+            self.variables.keep_defaults(self.item(DEFINE, script, node, span))
         elif name in self.functions:
             self._call_function(script, node, words, span)
         elif document is not None and os.path.basename(words[-1]) in commands.SHELLS:
-            self._candidate(3, [*words, "-c", document], span, script, node)
-        elif variable := commands.login(words):
-            self._login(words, variable, span)
+            self.candidate(3, [*words, "-c", document], span, script, node)
         elif weight := commands.weight(words):
-            self._candidate(weight, words, span, script, node)
+            self.candidate(weight, words, span, script, node)
         else:
-            self._other(script, node, span, words)
+            other_commands.read(self, script, node, span, words)
 
     def words(self, script: Script, call: Node) -> list[str]:
         return [field for word in call["Args"] for field in self.scope.words(script, word)]
@@ -173,10 +175,10 @@ class Reader:
         name = words[0]
         where, home, function = self.functions[name]
         if name in self.inside or not (self._is_around(words) or self.launches(function, home)):
-            item = self._item(ACTION, script, node, span)
+            item = self.item(ACTION, script, node, span)
             item = item._replace(uses=item.uses | {name}, sets=shell.names_set(home, function))
             if shell.programs(function) <= commands.PRINTING and not item.sets:
-                self.draft.left_out(span, _NOT_NEEDED)
+                self.draft.left_out(span, NOT_NEEDED)
             else:
                 self.variables.keep_set(item)
             return
@@ -198,9 +200,12 @@ class Reader:
             return False
         return bool(given and commands.weight(given))
 
-    def _candidate(
+    def candidate(
         self, weight: int, words: list[str], span: Span, script: Script, node: Node
     ) -> None:
+        if commands.starts_ray(words):
+            self.draft.decide(span, "`launcher: ray` starts Ray itself, on every node")
+            return
         remarks = self.remarks
         if node.get("Background"):
             remarks += ("it ran in the background: kit starts one program, and waits for it",)
@@ -209,7 +214,7 @@ class Reader:
                 "it read lines of the script: write them into a file, and have it read that",
             )
         texts = [script.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
-        if any(re.match(r"[0-9]*<", text) for text in texts):
+        if any(re.match(r"[0-9]*<(?!\s*/dev/null)", text) for text in texts):
             remarks += ("it read its input from a file: kit gives a program none",)
         elif texts and weight:
             self.draft.left_out(span, joined.LOGS)
@@ -230,54 +235,22 @@ class Reader:
                     return True
         return False
 
-    def _other(self, script: Script, node: Node, span: Span, words: list[str]) -> None:
-        """Place a command that starts no ranks."""
-        name = os.path.basename(commands.program(words))
-        item = self._item(ACTION, script, node, span)
-        if name == "exit" and not self.inside:
-            self.is_over = True
-        if name == "set" and {"-a", "+a", "allexport"} & {*words}:
-            self.placing.add(item._replace(kind=PREPARE))
-        elif name in commands.SETTINGS:
-            note = self.draft.decide if "--" in words[:-1] else self.draft.left_out
-            note(span, commands.about_set(words))
-        elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
-            self.draft.decide(span, header.AGAIN)
-        elif name == "trap":
-            traps.read(words, span, self.draft, self.functions)
-        elif node.get("Background"):
-            self.draft.decide(span, "it ran beside the program: kit starts one program")
-        elif commands.only_prints(words) or (name in commands.PRINTING and not script.writes(node)):
-            self.draft.left_out(span, _NOT_NEEDED)
-        elif name in commands.PREPARING:
-            self.placing.add(item._replace(kind=PREPARE))
-        elif name in commands.LIMITS:
-            self.placing.add(item._replace(kind=LIMIT))
-        elif name == "cd":
-            is_later = bool(self.candidates) and not self.is_in_task
-            folders.change(self.draft, self.scope, words, span, self.mounts, is_later=is_later)
-        else:
-            self.placing.add(item)
-            if name not in commands.CHANGING | commands.PRINTING:
-                self._candidate(0, words, span, script, node)
-
-    def _login(self, words: list[str], variable: str, span: Span) -> None:
-        """Have a secret's variable stand for a login, whose line would hold its value."""
-        values = [word for word in words[2:] if word[:1] not in ("", "-") and word != "login"]
-        holes = self.scope.behind("".join(values))
-        if values:
-            self.draft.take(variable)
-        if values and {name for hole in holes for name in hole.names} != {variable}:
-            way = f"export {variable} in your shell, which the job has by `secrets`"
-            self.draft.decide(span, f"no login is needed: {way}")
-        else:
-            self.draft.left_out(span, "no login is needed: the program has its key as before")
-
     # ------------------------------------------------------------ loops and conditions
+
+    def _submits(self, node: Node, item: Item) -> bool:
+        """Note a condition under which a job is submitted; return whether it is one."""
+        is_found = "sbatch" in shell.programs_inside(node)
+        if is_found and _OUTSIDE.search(item.source):
+            self.draft.left_out(item.span, "it submits this script, where no job runs it")
+        elif is_found or re.search(r"\bscontrol\s+requeue\b", item.source):
+            self.draft.decide(item.span, header.AGAIN)
+        else:
+            return False
+        return True
 
     def compound(self, script: Script, node: Node, span: Span) -> None:
         """Place a condition, a loop, or a list of commands."""
-        item = self._item(ACTION, script, node, span)
+        item = self.item(ACTION, script, node, span)
         if shell.kind(node) == "BinaryCmd" and script.operator(node["Cmd"]) == "&&":
             # As the last line of `host_setup`, a test that is false would end the job.
             item = item._replace(source=joined.as_if(script, node["Cmd"]))
@@ -295,10 +268,13 @@ class Reader:
         prepares = programs & commands.PREPARING or "DeclClause" in {
             part.get("Type") for part in shell.descend(node)
         }
+        if commands.changes_folder(node):
+            way = "see in which folder the program starts: `workdir: DIR`"
+            self.draft.decide(span, f"this may change the folder: {way}")
         harmless = commands.PRINTING | commands.TESTS | commands.PREPARING | commands.SETTINGS
-        if "sbatch" in programs or re.search(r"\bscontrol\s+requeue\b", item.source):
-            self.draft.decide(span, header.AGAIN)
-        elif programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
+        if self._submits(node, item):
+            return
+        if programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.draft.decide(span, "kit starts the program on every node itself, and once")
         elif programs - harmless or script.writes(node):
             self.placing.add(item)
@@ -307,4 +283,4 @@ class Reader:
         elif item.sets:
             self.placing.add(item._replace(kind=self.variables.kind_of(item)))
         else:
-            self.draft.left_out(span, "a check" if "exit" in programs else _NOT_NEEDED)
+            self.draft.left_out(span, "a check" if "exit" in programs else NOT_NEEDED)

@@ -1,0 +1,83 @@
+"""Read commands that start no ranks: which of them a job needs, and where."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kit.importing import commands, folders, header, traps
+from kit.importing.items import ACTION, LIMIT, PREPARE, Item
+from kit.importing.shell import Node, Script, Span
+
+if TYPE_CHECKING:
+    from kit.importing.statements import Reader
+
+NOT_NEEDED = "nothing of the job depends on it"
+
+
+def read(reader: Reader, script: Script, node: Node, span: Span, words: list[str]) -> None:
+    """Place a command that starts no ranks."""
+    name = os.path.basename(commands.program(words))
+    item = reader.item(ACTION, script, node, span)
+    if name == "exit" and not reader.inside:
+        reader.is_over = True
+    if name == "set" and {"-a", "+a", "allexport"} & {*words}:
+        reader.placing.add(item._replace(kind=PREPARE))
+    elif name in commands.SETTINGS:
+        note = reader.draft.decide if "--" in words[:-1] else reader.draft.left_out
+        note(span, commands.about_set(words))
+    elif name == "sbatch" and any(item.get("Hdoc") for item in node.get("Redirs") or []):
+        reader.draft.decide(span, "the job is in these lines: save them, and import that file")
+    elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
+        reader.draft.decide(span, header.AGAIN)
+    elif variable := commands.login(words):
+        _login(reader, words, variable, span)
+    elif name == "trap":
+        traps.read(words, span, reader.draft, reader.functions)
+    elif node.get("Background"):
+        reader.draft.decide(span, "it ran beside the program: kit starts one program")
+    elif (commands.only_prints(words) or name in commands.PRINTING) and not script.writes(node):
+        reader.draft.left_out(span, NOT_NEEDED)
+    elif name in ("cd", "pushd", "popd"):
+        _enter(reader, name, words, span)
+    else:
+        _place(reader, item, name)
+        if name not in commands.KNOWN:
+            reader.candidate(0, words, span, script, node)
+
+
+def _place(reader: Reader, item: Item, name: str) -> None:
+    if name in commands.PREPARING:
+        reader.placing.add(item._replace(kind=PREPARE))
+    elif name in commands.LIMITS:
+        reader.placing.add(item._replace(kind=LIMIT))
+    elif name == "shift":
+        way = "`host_setup` has no arguments: write the values of those behind it"
+        reader.draft.decide(item.span, way)
+    else:
+        reader.placing.add(item)
+
+
+def _enter(reader: Reader, name: str, words: list[str], span: Span) -> None:
+    is_later = bool(reader.candidates) and not reader.is_in_task
+    if name == "pushd" and len(words) == 2:
+        reader.left.append(folders.current(reader.draft.keys))
+    if name == "popd" and reader.left:
+        folders.back(reader.draft, reader.scope, reader.left.pop(), span, is_later=is_later)
+    elif name == "cd" or len(words) == 2:
+        folders.change(reader.draft, reader.scope, words, span, reader.mounts, is_later=is_later)
+    else:
+        reader.draft.decide(span, "see in which folder the program starts: `workdir: DIR`")
+
+
+def _login(reader: Reader, words: list[str], variable: str, span: Span) -> None:
+    """Have a secret's variable stand for a login, whose line would hold its value."""
+    values = [word for word in words[2:] if word[:1] not in ("", "-") and word != "login"]
+    holes = reader.scope.behind("".join(values))
+    if values:
+        reader.draft.take(variable)
+    if values and {name for hole in holes for name in hole.names} != {variable}:
+        way = f"export {variable} in your shell, which the job has by `secrets`"
+        reader.draft.decide(span, f"no login is needed: {way}")
+    else:
+        reader.draft.left_out(span, "no login is needed: the program has its key as before")
