@@ -556,6 +556,10 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "(cd x && make)\n./a": {"workdir": None, "host_setup": "(cd x && make)\n"},
         'if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"; exit; fi\n./a': {"command": "./a", "host_setup": None},
         "srun hostname > hosts.txt\nsrun ./a": {"command": "./a", "host_setup": "srun hostname > hosts.txt\n"},
+        "srun -n 2 bash <<X\nvirtualenv x\nsource x/bin/activate\npip install a\nX\nsrun ./a": {
+            "command": "./a",
+            "host_setup": "srun -n 2 bash <<X\nvirtualenv x\nsource x/bin/activate\npip install a\nX\n",
+        },
         "axolotl train c.yml\ndeactivate\nclear": {"command": "axolotl train c.yml", "host_setup": None},
         "cat > in.lj <<X\nrun 1\nX\nlmp -in in.lj": {"command": "lmp -in in.lj", "host_setup": "cat > in.lj <<X\nrun 1\nX\n"},
         'run() { echo $*; time "$@"; }\nrun srun python t.py --lr 0.1': {"command": "t.py --lr 0.1", "launcher": "srun", "host_setup": None},
@@ -617,6 +621,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "if N=$(sbatch n.sh); then echo $N; fi; ./a": "starts a job again",
         "sbatch <<X\n#!/bin/bash\nsrun ./a\nX": "save them, and import that file",
         "srun ray start --head --block &\npython t.py": "`launcher: ray` starts Ray itself",
+        "enroot create --name torch /x.sqsh\nenroot start torch ./a": "write the file that one is made of",
         "srun --multi-prog jobs.conf": "several programs",
         "srun -w node7 ./a": "--nodelist",
         "srun --container-image=ubuntu:22.04 ./a": "kit build docker://ubuntu:22.04",
@@ -707,6 +712,14 @@ def test_a_loop_that_tries_again_is_no_sweep(body: str) -> None:
     line = f"for i in 1 2 3; do {body}; done\n"
     assert "a loop that starts the same program again: `max_restarts`" in "; ".join(questions(line))
     assert "sweep" not in yaml.load(convert(line).job, Loader=yaml.BaseLoader)
+
+
+def test_a_script_that_went_on_after_a_failure_is_told_that_the_job_does_not() -> None:
+    what = "a line of `host_setup` that fails ends the job"
+    told = [entry.first for entry in convert("mkdir a || true\nmkdir b\ncp c d\n./a\n").entries if what in entry.reason]
+    assert told == [3]
+    for body in ("set -euo pipefail\nmkdir b\n./a\n", "mkdir b || true\n./a\n", "module load b\n./a\n"):
+        assert what not in convert(body).job
 
 
 def test_lines_of_bash_c_have_the_variables_of_the_outer_shell() -> None:

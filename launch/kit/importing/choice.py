@@ -18,6 +18,7 @@ from kit.importing.statements import Reader
 _OF_TASK = re.compile(r"\$\{(\w+)\[\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*(-\s*1\s*)?\]\}")
 # Variables whose values begin with an option.
 _OF_OPTIONS = re.compile(r"(?<![\w-])(\w+)\+?=[\"'(]?\s*(?:#[^\n]*\n\s*)*-")
+_ERREXIT = re.compile(r"(\bset|^#!.*sh) +(-\w+ +)*(-\w*e|-o +errexit)")
 _GUESSED = "this is taken for the program, which starts the ranks: see whether another line does"
 
 
@@ -67,6 +68,22 @@ def finish(reader: Reader) -> None:
     _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, chosen.position)
     reader.draft.setup += launch.exports
+    _tell_of_failures(reader, chosen)
+
+
+def _tell_of_failures(reader: Reader, chosen: Candidate) -> None:
+    """Say once that a line that fails ends the job: without `set -e` the script went on."""
+    code = [line for line in reader.draft.lines if not line.startswith("#SBATCH")]
+    lines = [
+        item
+        for item in reader.placing.items
+        if item.kind == ACTION and item.position <= chosen.position and "||" not in item.source
+    ]
+    if reader.draft.host_setup and lines and not any(map(_ERREXIT.search, code)):
+        way = "`|| true` behind it keeps the job going, as the script went on"
+        reader.draft.left_out(
+            lines[0].span, f"a line of `host_setup` that fails ends the job: {way}"
+        )
 
 
 def _sweep(reader: Reader, launch: Launch) -> None:

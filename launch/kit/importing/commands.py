@@ -86,7 +86,7 @@ def starter_inside(words: list[str]) -> int:
 
 
 def _of_starter(words: list[str]) -> int:
-    if _programs_of_text(words) <= _HELPERS | TESTS | {"[[", "cd", "export", ""}:
+    if _programs_of_text(words) <= _HELPERS | TESTS | {"[[", "cd", "export", "source", ".", ""}:
         return 0
     names = [os.path.basename(word) for word in words if not word.startswith("-")]
     is_program = any(

@@ -119,6 +119,8 @@ READERS: Mapping[str, Callable[[list[str]], GivenContainer]] = {
     **dict.fromkeys(("docker", "podman", "podman-hpc", "shifter", "ch-run", "sarus"), other),
 }
 
+MAKES = re.compile(r"enroot\s+(create|remove)\b")
+
 
 def is_option(name: str) -> bool:
     """Return whether Pyxis or the Container Engine reads an option of srun or sbatch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kit.importing import commands, folders, header, traps
+from kit.importing import commands, containers, folders, header, traps
 from kit.importing.items import ACTION, LIMIT, PREPARE, Item
 from kit.importing.shell import Node, Script, Span
 
@@ -51,6 +51,9 @@ def _place(reader: Reader, item: Item, name: str) -> None:
         reader.placing.add(item._replace(kind=PREPARE))
     elif name in commands.LIMITS:
         reader.placing.add(item._replace(kind=LIMIT))
+    elif containers.MAKES.match(item.source):
+        way = "write the file that one is made of as `image`"
+        reader.draft.decide(item.span, f"kit makes and removes containers itself: {way}")
     elif name == "shift":
         way = "`host_setup` has no arguments: write the values of those behind it"
         reader.draft.decide(item.span, way)

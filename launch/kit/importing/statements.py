@@ -146,7 +146,11 @@ class Reader:
         elif name in self.functions:
             self._call_function(script, node, words, span)
         elif document is not None and os.path.basename(words[-1]) in commands.SHELLS:
-            self.candidate(3, [*words, "-c", document], span, script, node)
+            words = [*words, "-c", document]
+            if commands.weight(words):
+                self.candidate(3, words, span, script, node)
+            else:
+                other_commands.read(self, script, node, span, words)
         elif weight := commands.weight(words):
             self.candidate(weight, words, span, script, node)
         else:
