@@ -40,7 +40,7 @@ def finish(reader: Reader) -> None:
     _advise_sweep(reader, [*reader.placing.items, chosen])
     for each in reader.candidates:
         is_before = each.weight == 1 and each.position < chosen.position and not each.remarks
-        if each[2:4] == chosen[2:4]:
+        if (each.span, each.position) == (chosen.span, chosen.position):
             continue  # of the same condition
         if is_before:
             own = Item(ACTION, *each[2:5], frozenset(), "", each.position)

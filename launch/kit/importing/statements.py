@@ -265,7 +265,7 @@ class Reader:
                 words = self.words(script, call)
                 if words and (weight := commands.weight(words)):
                     words = [*self.scope.settings(script, call), *words]
-                    about = (*item[1:4], (), self.scope.sweep, self._position())
+                    about = (*item[1:4], (), self.scope.sweep, item.position)
                     self.candidates.append(Candidate(weight, words, *about))
             return
         self.variables.leave_open(item)
