@@ -1141,6 +1141,9 @@ def test_the_program_finds_the_last_value_of_a_variable(body: str, machine: dict
 
 def test_values_that_an_option_of_the_shell_may_change_are_named() -> None:
     assert "$LR may be set here: write `inherit: [LR]` where your shell sets it\n#   2: . ./env.sh" in convert(". ./env.sh\nsrun ./a $LR\n").job
+    mine = convert(". ./env.sh\nsrun ./a $SCRATCH\n", {**KNOWN, "SCRATCH": "/scratch/me"}).job
+    assert yaml.load(mine, Loader=yaml.BaseLoader)["inherit"] == ["SCRATCH"]
+    assert "$SCRATCH is that of your shell: if it is set here, write `export SCRATCH` behind it" in mine
     assert keys("source venv/bin/activate\nmodule load x\nsrun ./a $LR\n")["inherit"] == ["LR"]
     assert "$LR has its default: write `inherit: [LR]`" in convert('if [ -z "$LR" ]; then LR=1; fi\nsrun ./a $LR\n').job
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kit.base import redact
 from kit.base.errors import Problems
@@ -76,8 +76,9 @@ def _about(arguments: set[str], key: str) -> str:
 
 
 class Placing:
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, shell: Mapping[str, str]) -> None:
         self.draft = draft
+        self.shell = shell  # the variables of the shell in which kit import runs
         self.items: list[Item] = []
         self.functions: dict[str, Item] = {}
         self.is_in_container = False  # as the whole script is
@@ -274,6 +275,10 @@ class Placing:
             self.draft.decide(self.set_by[name], f"${name} {why}")
         elif name in self.with_default and name not in self.without_default:
             self.draft.left_out(self.with_default[name], f"${name} has its default: {way}")
+        elif sources and name in self.shell:
+            own = f"if it is set here, write `export {name}` behind it in place of `inherit`"
+            self.draft.left_out(sources[-1].span, f"${name} is that of your shell: {own}")
+            self.inherit(name)
         elif sources:
             self.draft.left_out(sources[-1].span, f"${name} may be set here: {way}")
             item = sources[-1]._replace(sets=sources[-1].sets | {name})

@@ -23,7 +23,7 @@ _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 class Reader:
     def __init__(self, draft: Draft, scope: Scope, tasks: Optional[int]) -> None:
         self.draft, self.scope, self.tasks = draft, scope, tasks
-        self.placing = Placing(draft)
+        self.placing = Placing(draft, scope.shell)
         self.variables = Assignments(draft, scope, self.placing)
         self.candidates: list[Candidate] = []
         self.unknown: list[Candidate] = []  # commands of names that say nothing
