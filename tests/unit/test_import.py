@@ -1139,6 +1139,12 @@ def test_the_program_finds_the_last_value_of_a_variable(body: str, machine: dict
     assert {name: found.get(name) for name in ("OMP_NUM_THREADS", "A", "U", "N")} == {name: expected.get(name) for name in ("OMP_NUM_THREADS", "A", "U", "N")}
 
 
+def test_lines_with_another_program_give_the_job_their_variables() -> None:
+    job = convert("if [ -d x ]; then python pre.py; C=x/last.pt; fi\nsrun ./a --c $C\n").job
+    assert yaml.load(job, Loader=yaml.BaseLoader)["host_setup"].endswith("fi\nexport C\n")
+    assert "is set by these lines" not in convert("while read x; do python p.py $x; done < list\nsrun ./a\n").job
+
+
 def test_values_that_an_option_of_the_shell_may_change_are_named() -> None:
     assert "$LR may be set here: write `inherit: [LR]` where your shell sets it\n#   2: . ./env.sh" in convert(". ./env.sh\nsrun ./a $LR\n").job
     mine = convert(". ./env.sh\nsrun ./a $SCRATCH\n", {**KNOWN, "SCRATCH": "/scratch/me"}).job

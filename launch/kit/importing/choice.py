@@ -43,7 +43,7 @@ def finish(reader: Reader) -> None:
         if (each.span, each.position) == (chosen.span, chosen.position):
             continue  # of the same condition
         if is_before:
-            own = Item(ACTION, *each[2:5], frozenset(), "", each.position)
+            own = Item(ACTION, *each[2:5], each.sets, "", each.position)
             reader.placing.add(own)
         else:
             way = "a job of its own, which `kit submit --after RUN` makes wait"

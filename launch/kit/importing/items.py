@@ -35,3 +35,4 @@ class Candidate(NamedTuple):
     remarks: tuple[str, ...] = ()  # what is to be decided, if it is the one
     sweep: Mapping[str, list[str]] = MappingProxyType({})  # the loops around it
     position: int = 0  # how many came before
+    sets: frozenset[str] = frozenset()  # by the lines around it

@@ -261,11 +261,12 @@ class Reader:
         programs = {commands.program(shell.literals(call)) for call in shell.calls(node)}
         if self.launches(node, script):
             self.draft.decide(span, "the program is started under a condition: see which is meant")
+            self.variables.leave_open(item)
             for call in shell.calls(node):
                 words = self.words(script, call)
                 if words and (weight := commands.weight(words)):
                     words = [*self.scope.settings(script, call), *words]
-                    about = (*item[1:4], (), self.scope.sweep, item.position)
+                    about = (*item[1:4], (), self.scope.sweep, item.position, item.sets)
                     self.candidates.append(Candidate(weight, words, *about))
             return
         self.variables.leave_open(item)
