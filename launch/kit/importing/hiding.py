@@ -15,7 +15,7 @@ _OPTION = re.compile(  # a NUL is between two words of a command
     + _VALUE,
     re.IGNORECASE,
 )
-_SET = re.compile(rf"(?<![\w.-])(?P<name>[A-Za-z_]\w*)[\"']?(?:=|:\s+){_VALUE}")
+_SET = re.compile(rf"(?<![\w.-])(?P<name>[A-Za-z_][\w.]*)[\"']?(?:=|:\s+){_VALUE}")
 _STRONG = re.compile(
     r"pass(word|wd)?\Z|secret|(api|access)_?key|(auth|access|api)_?token", re.IGNORECASE
 )
