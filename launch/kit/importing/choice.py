@@ -77,7 +77,9 @@ def _tell_of_failures(reader: Reader, chosen: Candidate) -> None:
     lines = [
         item
         for item in reader.placing.items
-        if item.kind == ACTION and item.position <= chosen.position and "||" not in item.source
+        if item.kind == ACTION
+        and item.position <= chosen.position
+        and "||" not in "".join(reader.draft.lines[item.span[0] - 1 : item.span[1]])
     ]
     if reader.draft.host_setup and lines and not any(map(_ERREXIT.search, code)):
         way = "`|| true` behind it keeps the job going, as the script went on"
