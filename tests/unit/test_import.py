@@ -628,6 +628,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "srun --container-image=$IMAGE ./a": "write the `image` out",
         "srun ./a; srun ./b": "another program",
         'f() { srun ./a "$1"; }\nf 1\nf 2': "another program",
+        "for i in 1 2; do python p.py $i; done; srun ./b": "another program",
         "srun bash -c 'if [ -d x ]; then python p.py; fi'; srun ./b": "another program",
         "srun bash -c 'nvidia-smi -l & python p.py'; srun ./b": "another program",
         "source activate $1; ./a": "`host_setup` has none: write the values",

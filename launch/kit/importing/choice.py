@@ -39,7 +39,8 @@ def finish(reader: Reader) -> None:
         reader.draft.decide(chosen.span, _GUESSED)
     _advise_sweep(reader, [*reader.placing.items, chosen])
     for each in reader.candidates:
-        is_before = each.weight == 1 and each.position < chosen.position and not each.remarks
+        is_alone = not (each.remarks or each.sweep)
+        is_before = each.weight == 1 and each.position < chosen.position and is_alone
         if (each.span, each.position) == (chosen.span, chosen.position):
             continue  # of the same condition
         if is_before:
