@@ -720,7 +720,7 @@ def test_a_script_that_went_on_after_a_failure_is_told_that_the_job_does_not() -
     what = "a line of `host_setup` that fails ends the job"
     told = [entry.first for entry in convert("mkdir a || true\nmkdir b\ncp c d\n./a\n").entries if what in entry.reason]
     assert told == [3]
-    for body in ("set -euo pipefail\nmkdir b\n./a\n", "mkdir b || true\n./a\n", "module load b\n./a\n"):
+    for body in ("set -euo pipefail\nmkdir b\n./a\n", "mkdir b || true\n./a\n", "mkdir b || exit 1\n./a\n", "module load b\n./a\n"):
         assert what not in convert(body).job
 
 
@@ -974,6 +974,7 @@ def test_no_secret_reaches_the_job_file() -> None:
     "line",
     [
         f"wandb login {'0123456789abcdef' * 2}01234567",
+        f"srun ./a +wandb.api_key={'0123456789abcdef' * 2}01234567 model.sort_key=length",
         f"if [ -d x ]; then export WANDB_API_KEY={'0123456789abcdef' * 2}01234567; cp a b; fi",
         f"f() {{ export WANDB_API_KEY={'0123456789abcdef' * 2}01234567; cp a b; }}\nf",
         f"srun bash -c 'wandb login {'0123456789abcdef' * 2}01234567; for i in 1 2; do python p.py $i; done'",
