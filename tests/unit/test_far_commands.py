@@ -674,10 +674,8 @@ def test_a_run_is_noted_here_although_the_end_of_its_command_is_not_heard(far: F
 
 # Has the job, and then kills kit and what keeps its output there, as a login node does that goes down.
 KILLING_SBATCH = """#!/bin/sh
-{sbatch} "$@"
-keeper=$(cut -d ' ' -f 4 /proc/$PPID/stat)
-echo $keeper $PPID >{killed}
-kill -9 $keeper $PPID
+'{sbatch}' "$@"
+kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat) $PPID
 """
 
 
@@ -685,14 +683,14 @@ def test_a_run_of_a_command_that_was_killed_unheard_is_known_here_once_its_job_i
     kit_here("nodes", "--cluster", "far")
     sbatch, aside = far.base / "far/bin/sbatch", far.base / "far/sbatch"
     sbatch.rename(aside)
-    sbatch.write_text(KILLING_SBATCH.format(sbatch=aside, killed=far.home / "killed"))
+    sbatch.write_text(KILLING_SBATCH.format(sbatch=aside))
     sbatch.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setattr(calls, "PATIENCE_S", -1.0)
         far.cut_next_after(1)  # the laptop's battery is empty before it hears of the run
         assert kit_here("submit", "job.yaml").code == 69
     end = time.monotonic() + 30
-    while not (far.home / "killed").exists() or any(Path(f"/proc/{pid}").exists() for pid in (far.home / "killed").read_text().split()):
+    while "1001" not in far.slurm.states() or any(map(session.is_alive, (far.kit / "calls").iterdir())):
         assert time.monotonic() < end
         time.sleep(0.1)
     aside.replace(sbatch)
