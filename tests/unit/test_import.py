@@ -983,6 +983,7 @@ def test_no_secret_reaches_the_job_file() -> None:
         'cat > .env <<X\n"api_key": "0123456x"\nX',
         f"export ARGS='--key {'0123456789abcdef' * 2}'",
         "./b --password 0123456x",
+        "./b --db-pass 0123456x",
         "./b --redis-password=0123456x --pw '0123456x y'",
         "echo 0123456x | docker login -u me --password-stdin",
     ],
@@ -1001,6 +1002,9 @@ def test_what_only_has_the_name_of_a_secret_is_no_question() -> None:
         "--image-key",
         "jpg",
     ]
+    line = "--bypass yes --forward-pass full --num-pass two --primary-key user_id_2024_0001 --secret-name of-the-lab"
+    job = keys(f"cat > c.yaml <<X\npass: 2\nX\nsrun ./a {line}\n")
+    assert (job["command"], job["host_setup"]) == (f"./a {line}", "cat > c.yaml <<X\npass: 2\nX\n")
     assert "0123" not in convert("./a --key " + "0123" * 9 + "\n").job and "-" * 99999 in convert(f"./a {'-' * 99999}\n").job
 
 

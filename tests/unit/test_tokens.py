@@ -118,6 +118,7 @@ def test_a_job_is_refused_with_the_line_and_without_the_value(tmp_path: Path, ki
         ("MASK_TOKEN", "<mask_1>", False),
         ("PAD_TOKEN", "[PAD1234]", False),
         ("SORT_KEY", "accuracy", False),
+        ("PRIMARY_KEY", "user_id_2024_0001", False),
         ("KEYPOINTS", "body_25b", False),
         ("USE_AUTH", "true", False),
         ("PASSES", "10", False),

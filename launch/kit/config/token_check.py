@@ -12,7 +12,7 @@ from kit.base import redact
 from kit.base.errors import Problems
 
 # Names that end so say where a secret is, or of which kind; MAX_TOKENS is a number.
-_NO_SECRET = re.compile(
+NO_SECRET = re.compile(
     r"(?:FILE|PATH|DIR|NAME|ID|TYPE|TOKENS|STDIN|UR[IL]|ARN|HOST|SERVER|STORE|BACKEND|METHOD|MODE)\Z",
     re.IGNORECASE,
 )
@@ -24,8 +24,9 @@ _HARMLESS = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _PASSWORD = re.compile(r"PASSW|SECRET|(?:\A|[_-])(?:PASS|PWD)\Z", re.IGNORECASE)
-_SHORTEST = 6  # characters of a password
+SHORTEST = 6  # characters of a password
 # Other names have many meanings (CACHE_KEY, --special-token-ids): the value must look like chance.
+WORDS = re.compile(r"[A-Za-z]+(?:[_-](?:[A-Za-z]+|[0-9]+))*")  # user_id_2024_0001 is no chance
 _RANDOM = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_+=]{16,}")
 # --name value, --name=value, NAME=value: the value is only looked at, and may hold another pair.
 _GIVEN = re.compile(
@@ -104,8 +105,8 @@ def _refuse(problem: str, where: str, problems: Problems, *, warns: bool = False
 
 def _may_be_secret(name: str, value: str) -> bool:
     """Return whether a name sounds like a secret, and the value is no setting: SORT_KEY=loss."""
-    if not redact.is_secret(name) or _NO_SECRET.search(name) or _HARMLESS.fullmatch(value):
+    if not redact.is_secret(name) or NO_SECRET.search(name) or _HARMLESS.fullmatch(value):
         return False
     if _PASSWORD.search(name):
-        return len(value) >= _SHORTEST and " " not in value
-    return bool(_RANDOM.fullmatch(value))
+        return len(value) >= SHORTEST and " " not in value
+    return bool(_RANDOM.fullmatch(value) and not WORDS.fullmatch(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kit.base import redact
+from kit.config import token_check
 
 _HARMLESS = re.compile(r"[/.~].*|\d{0,6}|true|false|none|offline|online", re.IGNORECASE)
 _COUNT = re.compile(r"\d[\d_.]*(e\d+)?[kmbt]?", re.IGNORECASE)  # of TOKENS
@@ -17,8 +18,9 @@ _OPTION = re.compile(  # a NUL is between two words of a command
 )
 _SET = re.compile(rf"(?<![\w.-])(?P<name>[A-Za-z_][\w.]*)[\"']?(?:=|:\s+){_VALUE}")
 _STRONG = re.compile(
-    r"pass(word|wd)?\Z|secret|(api|access)_?key|(auth|access|api)_?token", re.IGNORECASE
+    r"passw(or)?d\Z|secret|(api|access)_?key|(auth|access|api)_?token", re.IGNORECASE
 )
+_PASS = re.compile(r"(?:\A|[_.])pass\Z", re.IGNORECASE)  # of a password, but num_pass=two
 _LOGIN = re.compile(
     r"\b(?:wandb|huggingface-cli|hf)\s[^\n;&|]{0,40}?\blogin\b[^\n;&|]{0,200}?(?P<value>\w{32,})"
 )
@@ -28,7 +30,7 @@ _PIPED = re.compile(rf"\b(?:echo|printf)\s+(?:-\w+\s+)*{_VALUE}(?=[^\n|]*\|[^\n|
 def is_secret(name: str, text: str) -> bool:
     """Return whether the text that a script gives a variable is secret; MAX_TOKENS=2048 is not."""
     is_count = "TOKENS" in name.upper() and _COUNT.fullmatch(text)
-    is_harmless = _HARMLESS.fullmatch(text) and not (text.isdecimal() and "PASS" in name.upper())
+    is_harmless = _HARMLESS.fullmatch(text) and not (text.isdecimal() and "PASSW" in name.upper())
     is_named = redact.is_secret(name) and not (is_harmless or is_count)
     return is_named or redact.kind(text, name) is not None
 
@@ -39,8 +41,12 @@ def is_sure(name: str, text: str) -> bool:
     A secret has a name that says so, or no word in it.
     """
     name = re.sub(r"pw\Z", "password", name.replace("-", "_"), flags=re.IGNORECASE)
+    if token_check.NO_SECRET.search(name):
+        return False
     is_random = re.fullmatch(r"[\w+=-]{16,}", text) and len(re.findall(r"\d", text)) > 2
-    return bool(_STRONG.search(name) or is_random) and is_secret(name, text)
+    is_random = is_random and not token_check.WORDS.fullmatch(text)
+    is_strong = _STRONG.search(name) or (_PASS.search(name) and len(text) >= token_check.SHORTEST)
+    return bool(is_strong or is_random) and is_secret(name, text)
 
 
 def hide(text: str) -> str:
