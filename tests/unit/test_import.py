@@ -1012,6 +1012,27 @@ def test_a_login_is_left_to_the_variable_that_the_program_reads() -> None:
     job = keys("export HF_TOKEN=$(cat ~/.hf)\nhuggingface-cli login --token $HF_TOKEN\nwandb login\nwandb login $WANDB_API_KEY\n./a\n")
     assert (job["secrets"], "host_setup" in job) == ({"HF_TOKEN": {"command": "cat ~/.hf"}, "WANDB_API_KEY": "env"}, False)
     assert questions("wandb login $(cat key)\n./a\n") == ["no login is needed: export WANDB_API_KEY in your shell, which the job has by `secrets`"]
+    token = "hf_" + "a1B2" * 9
+    for end in ("true", "echo no", "exit 1"):
+        found = convert(f"huggingface-cli login --token {token} || {end}\n./a\n")
+        assert yaml.safe_load(found.job).get("host_setup") is None and "  HF_TOKEN" not in found.job and "secrets: [HF_TOKEN]" in found.job
+
+
+def test_a_secret_that_only_a_login_has_read_is_none_of_the_job() -> None:
+    def secrets(body: str) -> list[str]:
+        return list(yaml.safe_load(convert(body).job)["secrets"])
+
+    line = f"WANDB_KEY={'0123456789abcdef' * 2}\nwandb login $WANDB_KEY\n"
+    assert secrets(f"{line}./a\n") == ["WANDB_API_KEY"]
+    assert questions(f"{line}./a\n") == ["no login is needed: export WANDB_API_KEY in your shell, which the job has by `secrets`"]
+    for body in (
+        f"export {line}./a\n",
+        f"{line}export WANDB_KEY\n./a\n",
+        f"{line}./a $WANDB_KEY\n",
+        f"{line}mkdir $WANDB_KEY\n./a\n",
+        f"{line}mpirun -x WANDB_KEY ./a\n",
+    ):
+        assert {*secrets(body)} == {"WANDB_API_KEY", "WANDB_KEY"}
 
 
 @pytest.mark.parametrize(

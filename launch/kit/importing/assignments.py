@@ -29,12 +29,18 @@ _HOST = re.compile(
 )
 
 
+def _about_secret(name: str) -> str:
+    way = f"export {name} in your shell, or `secrets: {{{name}: {{command: cat FILE}}}}`"
+    return f"a job file must not contain a secret: {way}"
+
+
 class Assignments:
     def __init__(self, draft: Draft, scope: Scope, placing: Placing) -> None:
         self.draft, self.scope, self.placing = draft, scope, placing
         self.exported = set("PATH LD_LIBRARY_PATH PYTHONPATH LD_PRELOAD TMPDIR LANG".split())
         self.node_lists: set[str] = set()  # variables with the names of nodes
         self.addresses: set[str] = set()  # variables with the first node's
+        self.bare_secrets: dict[str, Span] = {}  # not exported
 
     def keep(self, item: Item, name: str, value: Optional[Value], *, exported: bool) -> None:
         """Note a variable, and where its value is to come from."""
@@ -66,6 +72,9 @@ class Assignments:
             self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
         elif self._is_secret(name, value, exported):
             self._secret(name, value, span)
+            self.bare_secrets.pop(name, None)
+            if not exported:
+                self.bare_secrets[name] = span
         elif is_named and (not exported or (is_of_script and is_open)):
             self.placing.add(item)
         elif value is None or (self.scope.is_itself(name, value) and not is_of_script):
@@ -187,6 +196,20 @@ class Assignments:
             return "MASTER_ADDR"
         return ""
 
+    def drop_unread_secrets(self, command: str) -> None:
+        """Take secrets out that the program cannot read, and no line of the job names."""
+        draft = self.draft
+        read = "\n".join(
+            [command, *draft.setup, *draft.host_setup, *draft.script, *draft.env.values()]
+        )
+        for name, span in self.bare_secrets.items():
+            if not re.search(rf"\b{name}\b", read):
+                del draft.secrets[name]
+                draft.entries = [
+                    each for each in draft.entries if each.reason != _about_secret(name)
+                ]
+                draft.left_out(span, "nothing of the job uses it")
+
     def _secret(self, name: str, value: Optional[Value], span: Span) -> None:
         """Name a secret: its value is never written into the job."""
         holes = self.scope.behind(value) if isinstance(value, str) else []
@@ -202,5 +225,4 @@ class Assignments:
         elif value is None or self.scope.is_itself(name, value):
             self.draft.carried(span, "secrets")
         else:
-            way = f"export {name} in your shell, or `secrets: {{{name}: {{command: cat FILE}}}}`"
-            self.draft.decide(span, f"a job file must not contain a secret: {way}")
+            self.draft.decide(span, _about_secret(name))

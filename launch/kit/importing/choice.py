@@ -69,6 +69,7 @@ def finish(reader: Reader) -> None:
     _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, chosen.position)
     reader.draft.setup += launch.exports
+    reader.variables.drop_unread_secrets(chosen.source)
     _tell_of_failures(reader, chosen)
 
 

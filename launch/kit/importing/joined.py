@@ -23,6 +23,8 @@ def two(reader: Reader, script: Script, node: Node, span: Span) -> None:
     if sign == "&&" and not commands.asks(command["X"]):
         reader.statement(script, command["X"], span)
         reader.statement(script, command["Y"], span)
+    elif sign == "||" and second <= commands.ENDS and _is_login(command["X"]):
+        reader.statement(script, command["X"], span)
     elif sign == "||" and second and second <= commands.ENDS and _may_end(reader, script, command):
         reader.statement(script, command["X"], span)
         reader.draft.left_out(span, "kit ends a job whose program fails, with its exit code")
@@ -41,6 +43,11 @@ def _may_end(reader: Reader, script: Script, command: Node) -> bool:
     ends = shell.programs(command["Y"]) & {"exit", "return"}
     is_folder = shell.programs(command["X"]) == {"cd"}
     return bool(ends or is_folder or reader.launches(command["X"], script))
+
+
+def _is_login(statement: Node) -> bool:
+    call = statement.get("Cmd") or {}
+    return bool(call.get("Args") and commands.login(shell.literals(call)))
 
 
 def as_if(script: Script, command: Node) -> str:
