@@ -738,6 +738,13 @@ def test_a_variable_with_a_default_is_not_inherited() -> None:
     assert keys(lines + 'python t.py "${A[@]}" $B\n')["inherit"] == ["B"]
 
 
+def test_one_remark_tells_of_a_default() -> None:
+    made = convert('if [ "${B:-1}" = 1 ]; then mkdir -p out; fi\npython t.py --b ${B:-1}\n').job
+    assert made.count("$B ") == 1 and "$B may have come from outside" in made
+    for loop in ("for X in a b", "echo a | while read -r X"):
+        assert "has its default" not in convert(f'{loop}; do if [ -z "$X" ]; then X=1; fi; cp $X out; done\n./a\n').job
+
+
 @pytest.mark.parametrize("line", ["TMPDIR=${TMPDIR:-/tmp/$SLURM_JOB_ID}", 'export TMPDIR="${TMPDIR:-/tmp/$SLURM_JOB_ID}"', ": ${TMPDIR:=/tmp/$SLURM_JOB_ID}"])
 def test_a_default_is_the_same_on_the_node_and_in_the_container(line: str) -> None:
     body = f"{line}\nmkdir -p $TMPDIR/data\n"

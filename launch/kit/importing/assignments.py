@@ -148,7 +148,9 @@ class Assignments:
             self.placing.export(name)
             reason = f"env: {name}"
             self.draft.entries = [each for each in self.draft.entries if each.reason != reason]
-        if re.search(rf"-[nz]\s+\"?\$\{{?{name}\b", item.source):
+        test = re.search(rf"-[nz]\s+\"?\$\{{?{name}\b", item.source)
+        own = rf"\b{name}\+?=|\b(for|select)\s+{name}\b|\bread\b.*\b{name}\b"
+        if test and not re.search(own, item.source[: test.start()]):
             self.placing.note_default(name, item.span)
 
     def _is_computed(self, text: str) -> bool:

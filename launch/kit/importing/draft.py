@@ -28,6 +28,10 @@ class LedgerEntry(NamedTuple):
     reason: str  # the key that carries it; why it is not needed; or what is to be decided
 
 
+def to_inherit(name: str) -> str:
+    return f"write `inherit: [{name}]` where your shell sets it"
+
+
 @dataclass
 class Draft:
     lines: list[str]  # of the script
@@ -64,6 +68,15 @@ class Draft:
 
     def left_to_kit(self, span: Span, name: str) -> None:
         self.left_out(span, f"kit sets {name} itself, in every rank")
+
+    def from_outside(self, span: Span, name: str) -> None:
+        """Tell that a variable's default is written where it is used."""
+        self.left_out(span, f"${name} may have come from outside: here is its default")
+
+    def defaulted(self, span: Span, name: str) -> None:
+        """Tell that lines give a variable its default, unless that is told already."""
+        if not any(each.reason.startswith(f"${name} may have come") for each in self.entries):
+            self.left_out(span, f"${name} has its default: {to_inherit(name)}")
 
     def export(self, span: Span, name: str, text: Optional[str]) -> None:
         """Give the job a variable that an option sets; without a text, that of the user's shell."""

@@ -9,7 +9,7 @@ from kit.base import redact
 from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import folders
-from kit.importing.draft import Draft
+from kit.importing.draft import Draft, to_inherit
 from kit.importing.expansion import COMPUTED, DIFFERS
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
 from kit.importing.shell import Span
@@ -52,10 +52,6 @@ def _reads_folder(item: Item) -> bool:
 
 def _span(item: Item) -> Span:
     return item.span
-
-
-def _to_inherit(name: str) -> str:
-    return f"write `inherit: [{name}]` where your shell sets it"
 
 
 def _outside(names: Iterable[str]) -> str:
@@ -106,7 +102,7 @@ class Placing:
         """Tell that lines set a variable where the shell that submits has not."""
         is_set = any(name in item.sets for item in self.items)
         if not is_set and self._is_of_shell(name) and not redact.is_secret(name):
-            self.draft.left_out(span, f"${name} has its default: {_to_inherit(name)}")
+            self.draft.defaulted(span, name)
 
     def remove(self, source: str) -> None:
         self.items = [item for item in self.items if item.source != source]
@@ -266,7 +262,7 @@ class Placing:
     def _inherit(self, name: str) -> None:
         if not self._is_of_shell(name) or name in (*self.draft.inherit, *self.draft.secrets):
             return
-        way = _to_inherit(name)
+        way = to_inherit(name)
         sources = [
             item for item in self.items if _SOURCE.search(item.source) and name not in item.uses
         ]
@@ -274,7 +270,7 @@ class Placing:
             why = "is set by these lines, which the job does not have: write its value"
             self.draft.decide(self.set_by[name], f"${name} {why}")
         elif name in self.with_default and name not in self.without_default:
-            self.draft.left_out(self.with_default[name], f"${name} has its default: {way}")
+            self.draft.defaulted(self.with_default[name], name)
         elif sources and name in self.shell:
             own = f"if it is set here, write `export {name}` behind it in place of `inherit`"
             self.draft.left_out(sources[-1].span, f"${name} is that of your shell: {own}")

@@ -44,9 +44,7 @@ class Reader:
             else:
                 self.statement(script, node, span)
             for name in self.scope.defaults:
-                self.draft.left_out(
-                    span, f"${name} may have come from outside: here is its default"
-                )
+                self.draft.from_outside(span, name)
             self.scope.defaults.clear()
 
     def statement(self, script: Script, node: Node, span: Span) -> None:
