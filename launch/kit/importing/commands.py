@@ -35,7 +35,7 @@ CHANGING |= set(
     "find sed awk gzip gunzip zip chown rmdir dd sync tee xargs virtualenv apt-get".split()
 )
 _LOGINS = {"wandb": "WANDB_API_KEY", "huggingface-cli": "HF_TOKEN", "hf": "HF_TOKEN"}
-KNOWN = CHANGING | PRINTING | PREPARING | LIMITS | {"shift"}  # no programs of users
+KNOWN = CHANGING | PRINTING | PREPARING | LIMITS  # no programs of users
 _KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
 _HELPERS = PRINTING | CHANGING | {"kill", "pkill", "scancel"}
 
@@ -111,13 +111,6 @@ def _of_python(rest: list[str]) -> int:
     if is_helper or is_tool:
         return 0
     return 3 if "torch.distributed" in " ".join(rest) else 1
-
-
-def about_set(words: list[str]) -> str:
-    """Return what to say of `set`."""
-    if "--" in words[:-1]:
-        return "it sets $1 and those behind it: write their values where they are used"
-    return "kit's own scripts set the options of their shell"
 
 
 def asks(node: shell.Node) -> bool:

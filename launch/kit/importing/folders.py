@@ -59,15 +59,6 @@ def change(
             scope.enter(draft.keys["workdir"])
 
 
-def back(draft: Draft, scope: Scope, folder: str, span: Span, *, is_later: bool) -> None:
-    """Return from the folder of `pushd` to the one of before."""
-    if not is_later:
-        draft.keys.pop("workdir", None)
-        draft.keys.update({} if folder == "." else {"workdir": folder})
-        scope.enter(folder)
-    draft.left_out(span, "the job goes on in the folder of before")
-
-
 def in_image(folder: str) -> str:
     """Return what to do about a folder that no mount shows."""
     return f"; or, if only the image has it, begin a `script` with `cd {folder}`"

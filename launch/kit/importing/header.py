@@ -57,11 +57,9 @@ def read(draft: Draft) -> GivenOptions:
             continue
         elif is_over:
             draft.left_out(here, "sbatch reads no #SBATCH line after the first command")
-        elif re.search(r"hetjob|packjob", line):
+        elif is_part or re.search(r"hetjob|packjob", line):
             is_part = True
             draft.decide(here, "a job of several parts: kit submits one job for each")
-        elif is_part:
-            draft.decide(here, "an option of another part of the job")
         else:
             _read_line(line[len("#SBATCH") :], here, given, draft)
     return given
@@ -102,9 +100,6 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
         draft.left_out(here, "kit's scripts set this themselves")
     elif value == "":
         draft.left_out(here, f"--{name} has no value")
-    elif len(names := options.meant(name, SYNTAX)) > 1:
-        shown = ", ".join(f"--{each}" for each in names)
-        draft.decide(here, f"sbatch refuses --{name}, which may mean {shown}")
     elif name == "signal" and str(value).upper().startswith("B:"):
         way = checkpoint_advice(str(value))
         draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")

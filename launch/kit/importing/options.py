@@ -56,12 +56,5 @@ def value_after(before: str, option: Option, flag: str = "") -> str:
 
 def _whole(name: str, syntax: Syntax) -> str:
     """Return the option that begins so, if only one does."""
-    names = meant(name, syntax)
+    names = [known for known in syntax.known if known.startswith(name)]
     return names[0] if len(names) == 1 else name
-
-
-def meant(name: str, syntax: Syntax) -> list[str]:
-    """Return the options that begin so; only itself for the name of one."""
-    if name in syntax.known:
-        return [name]
-    return sorted(known for known in syntax.known if known.startswith(name))

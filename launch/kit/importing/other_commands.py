@@ -23,11 +23,10 @@ def read(reader: Reader, script: Script, node: Node, span: Span, words: list[str
         reader.is_over = True
     if name == "set" and {"-a", "+a", "allexport"} & {*words}:
         reader.placing.add(item._replace(kind=PREPARE))
+    elif name == "shift" or (name == "set" and "--" in words[:-1]):
+        reader.draft.decide(span, "it changes $1: write the values")
     elif name in commands.SETTINGS:
-        note = reader.draft.decide if "--" in words[:-1] else reader.draft.left_out
-        note(span, commands.about_set(words))
-    elif name == "sbatch" and any(item.get("Hdoc") for item in node.get("Redirs") or []):
-        reader.draft.decide(span, "the job is in these lines: save them, and import that file")
+        reader.draft.left_out(span, "kit's own scripts set the options of their shell")
     elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
         reader.draft.decide(span, header.AGAIN)
     elif variable := commands.login(words):
@@ -54,20 +53,13 @@ def _place(reader: Reader, item: Item, name: str) -> None:
     elif containers.MAKES.match(item.source):
         way = "write the file that one is made of as `image`"
         reader.draft.decide(item.span, f"kit makes and removes containers itself: {way}")
-    elif name == "shift":
-        way = "`host_setup` has no arguments: write the values of those behind it"
-        reader.draft.decide(item.span, way)
     else:
         reader.placing.add(item)
 
 
 def _enter(reader: Reader, name: str, words: list[str], span: Span) -> None:
     is_later = bool(reader.candidates) and not reader.is_in_task
-    if name == "pushd" and len(words) == 2:
-        reader.left.append(folders.current(reader.draft.keys))
-    if name == "popd" and reader.left:
-        folders.back(reader.draft, reader.scope, reader.left.pop(), span, is_later=is_later)
-    elif name == "cd" or len(words) == 2:
+    if name == "cd" or (name == "pushd" and len(words) == 2):
         folders.change(reader.draft, reader.scope, words, span, reader.mounts, is_later=is_later)
     else:
         reader.draft.decide(span, "see in which folder the program starts: `workdir: DIR`")

@@ -29,7 +29,6 @@ class Reader:
         self.unknown: list[Candidate] = []  # commands of names that say nothing
         self.functions: dict[str, tuple[Span, Script, Node]] = {}
         self.inside: list[str] = []  # the functions that are read now
-        self.left: list[str] = []  # the folders to which `popd` returns
         self.remarks: tuple[str, ...] = ()
         self.mounts = draft.keys.get("mounts", []) if draft.has_image else None  # in a container
         self.is_in_task = False
