@@ -588,7 +588,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "N=${2:-}\npython t.py $N": "arguments of the batch script",
         "python t.py &": "in the background",
         "while true; do srun python t.py; done": "condition",
-        "for i in $(seq 3); do srun python t.py $i; done": "a loop around the program",
+        "for i in $(seq 3); do srun python t.py $i; done": "kit does not run loops: write their values as a `sweep`",
         "[ -f done ] && ./a": "under a condition",
         "cd x && [ -f y ] && ./a": "under a condition",
         "axolotl train c.yml; cp -r out /x; rm -rf out": "kit runs nothing after the program",
@@ -612,7 +612,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "A=1; python t.py $A\nA=2; python t.py $A": "this is taken for the program",
         "python t.py; ./after.sh": "this is taken for the program",
         "if [ -d X ]; then cd X; fi; ./a": "this may change the folder",
-        'cd "$(dirname "$0")/.."; ./a': "write the folder of the host out",
+        'cd "$(dirname "$0")/.."; ./a': "and `cd DIR` before the lines of `host_setup` that ran there",
         'D=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd); source $D/env.sh; ./a': "$BASH_SOURCE was the batch script",
         "shift 2; ./a": "it changes $1",
         "pushd sub; make; popd > /dev/null; ./a": "see in which folder the program starts",
@@ -647,11 +647,11 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "./a; sbatch next.sh": "starts a job again",
         "#SBATCH --nodes=2\ntorchrun --nnodes=4 t.py": "expects 4 nodes",
         "torchrun --nproc_per_node=$P t.py": "write the ranks",
-        "cd $PROJECTS; ./a": "write the folder",
+        "cd $PROJECTS; ./a": "kit import does not know this folder",
         "srun apptainer exec i.sif bash -c 'cd /opt/x; ./a'": "`workdir: DIR`; or, if only the image has it, begin a `script` with `cd /opt/x`",
         "srun --container-image=i.sqsh --container-workdir=/opt/x ./a": "write `workdir`; or, if only the image has it, begin a `script` with `cd /opt/x`",
         "ssh node2 ./x & ./a": "beside the program",
-        "export X=$RANDOM; apptainer exec i.sif ./a": "each task",
+        "export X=$RANDOM; apptainer exec i.sif ./a": "each task would get a $X of its own: write the value",
         "echo nothing": "no program was found",
         "eval 'if'; ./a": "eval",
         "timeout 3h srun ./a": "timeout was around srun",
@@ -1022,6 +1022,7 @@ def test_a_login_is_left_to_the_variable_that_the_program_reads() -> None:
     for end in ("true", "echo no", "exit 1"):
         found = convert(f"huggingface-cli login --token {token} || {end}\n./a\n")
         assert yaml.safe_load(found.job).get("host_setup") is None and "  HF_TOKEN" not in found.job and "secrets: [HF_TOKEN]" in found.job
+    assert "as before, or by `secrets: [WANDB_API_KEY]`, if your shell has it" in convert("wandb login\n./a\n").job
 
 
 def test_a_secret_that_only_a_login_has_read_is_none_of_the_job() -> None:
@@ -1179,7 +1180,7 @@ def test_lines_with_another_program_give_the_job_their_variables() -> None:
 
 
 def test_values_that_an_option_of_the_shell_may_change_are_named() -> None:
-    assert "$LR may be set here: write `inherit: [LR]` where your shell sets it\n#   2: . ./env.sh" in convert(". ./env.sh\nsrun ./a $LR\n").job
+    assert "if this line does not set $LR, write `inherit: [LR]`\n#   2: . ./env.sh" in convert(". ./env.sh\nsrun ./a $LR\n").job
     mine = convert(". ./env.sh\nsrun ./a $SCRATCH\n", {**KNOWN, "SCRATCH": "/scratch/me"}).job
     assert yaml.load(mine, Loader=yaml.BaseLoader)["inherit"] == ["SCRATCH"]
     assert "$SCRATCH is that of your shell: if it is set here, write `export SCRATCH` behind it" in mine

@@ -46,9 +46,12 @@ def change(
             scope.enter(".")
         draft.left_out(span, "the job starts in the job file's folder")
     elif HOLE.search(target) or not on_host:
-        way = "" if mounts is None else in_image(scope.source(target))
-        way += "" if is_later else "; lines of `host_setup` that ran there need it, too"
-        draft.decide(span, f"write the folder of the host out: `workdir: DIR`{way}")
+        way = "kit import does not know this folder: write `workdir: DIR`"
+        if mounts is not None:
+            way = f"write the folder of the host: `workdir: DIR`{in_image(scope.source(target))}"
+        elif not is_later:
+            way += ", and `cd DIR` before the lines of `host_setup` that ran there"
+        draft.decide(span, way)
     elif is_later:
         draft.decide(span, "the folder of a later program")
     else:

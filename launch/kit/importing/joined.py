@@ -71,7 +71,7 @@ def loop(reader: Reader, script: Script, command: Node, span: Span) -> None:
         way = "as a `sweep` each is a task of a job array, with nodes of its own"
         reader.draft.decide(span, f"these ran one after another, or side by side: {way}")
     else:
-        reader.draft.decide(span, "a loop around the program: kit starts one, or a `sweep`")
+        reader.draft.decide(span, "kit does not run loops: write their values as a `sweep`")
         reader.placing.set_by[name] = span
     reader.read(script, command["Do"])
     reader.scope.sweep = before

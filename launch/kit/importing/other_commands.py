@@ -75,4 +75,6 @@ def _login(reader: Reader, words: list[str], variable: str, span: Span) -> None:
         way = f"export {variable} in your shell, which the job has by `secrets`"
         reader.draft.decide(span, f"no login is needed: {way}")
     else:
-        reader.draft.left_out(span, "no login is needed: the program has its key as before")
+        has = "no login is needed: the program has its key as before"
+        way = f", or by `secrets: [{variable}]`, if your shell has it"
+        reader.draft.left_out(span, has if variable in reader.draft.secrets else has + way)

@@ -234,7 +234,10 @@ class Placing:
 
     def _remark(self, item: Item, key: str, text: str) -> None:
         if key != "host_setup" and DIFFERS.search(text):
-            self.draft.decide(item.span, "each task would get a value of its own: write the value")
+            what = f"${min(item.sets)}" if item.sets else "value"
+            self.draft.decide(
+                item.span, f"each task would get a {what} of its own: write the value"
+            )
         own = {name for name in item.sets & item.uses if not _OF_MODULE.search(name)}
         for name in filter(self._is_of_shell, own - {*self.with_default}):
             others = [
@@ -276,7 +279,8 @@ class Placing:
             self.draft.left_out(sources[-1].span, f"${name} is that of your shell: {own}")
             self.inherit(name)
         elif sources:
-            self.draft.left_out(sources[-1].span, f"${name} may be set here: {way}")
+            way = f"if this line does not set ${name}, write `inherit: [{name}]`"
+            self.draft.left_out(sources[-1].span, way)
             item = sources[-1]._replace(sets=sources[-1].sets | {name})
             self.items = [item if each is sources[-1] else each for each in self.items]
         elif _OF_MODULE.search(name) and any(item.kind == PREPARE for item in self.items):
