@@ -717,8 +717,10 @@ def test_a_loop_that_tries_again_is_no_sweep(body: str) -> None:
 
 def test_a_script_that_went_on_after_a_failure_is_told_that_the_job_does_not() -> None:
     what = "a line of `host_setup` that fails ends the job"
-    told = [entry.first for entry in convert("mkdir a || true\nmkdir b\ncp c d\n./a\n").entries if what in entry.reason]
-    assert told == [3]
+    found = convert("mkdir a || true\nmkdir b\ncp c d\n./a\n")
+    assert [entry.first for entry in found.entries if what in entry.reason] == [3]
+    assert "# Good to know\n# - a line of `host_setup`" in found.job and "# Not in this file" not in found.job
+    assert found.kinds[2] == CARRIED
     for body in ("set -euo pipefail\nmkdir b\n./a\n", "mkdir b || true\n./a\n", "mkdir b || exit 1\n./a\n", "module load b\n./a\n"):
         assert what not in convert(body).job
 
@@ -740,6 +742,8 @@ def test_a_variable_with_a_default_is_not_inherited() -> None:
 def test_one_remark_tells_of_a_default() -> None:
     made = convert('if [ "${B:-1}" = 1 ]; then mkdir -p out; fi\npython t.py --b ${B:-1}\n').job
     assert made.count("$B ") == 1 and "$B may have come from outside" in made
+    assert convert("X=${B:-1}\npython t.py --b $X\n").kinds[1] == CARRIED  # its value is
+    assert convert("X=${B:-1}\npython t.py\n").kinds[1] == "left out"
     for loop in ("for X in a b", "echo a | while read -r X"):
         assert "has its default" not in convert(f'{loop}; do if [ -z "$X" ]; then X=1; fi; cp $X out; done\n./a\n').job
 

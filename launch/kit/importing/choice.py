@@ -85,9 +85,7 @@ def _tell_of_failures(reader: Reader, chosen: Candidate) -> None:
     ]
     if reader.draft.host_setup and lines and not any(map(_ERREXIT.search, code)):
         way = "`|| true` behind it keeps the job going, as the script went on"
-        reader.draft.left_out(
-            lines[0].span, f"a line of `host_setup` that fails ends the job: {way}"
-        )
+        reader.draft.remark(lines[0].span, f"a line of `host_setup` that fails ends the job: {way}")
 
 
 def _sweep(reader: Reader, launch: Launch) -> None:
@@ -119,7 +117,7 @@ def _advise_sweep(reader: Reader, lines: Sequence[Union[Item, Candidate]]) -> No
             shown = ", ".join(swept) if is_shown and len(swept) < 13 else "..."
             key = next(iter(getattr(line, "sets", ())), name).lower()
             way = f"`sweep: {{{key}: [{shown}]}}`, and `{{{key}}}` in the command"
-            reader.draft.left_out(line.span, f"kit makes an array of values itself: {way}")
+            reader.draft.remark(line.span, f"kit makes an array of values itself: {way}")
 
 
 def _drop_texts(reader: Reader) -> None:

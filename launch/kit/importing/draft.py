@@ -17,7 +17,7 @@ _NOT_SHOWN = (
     "a secret in a line is not shown: name a variable for it under `secrets`, and have the program"
     " read that"
 )
-CARRIED, LEFT_OUT, DECIDE = "carried", "left out", "decide"
+CARRIED, LEFT_OUT, DECIDE, REMARK = "carried", "left out", "decide", "remark"
 
 
 class LedgerEntry(NamedTuple):
@@ -25,7 +25,7 @@ class LedgerEntry(NamedTuple):
     first: int
     last: int
     text: str  # the first line of it, without secrets
-    reason: str  # the key that carries it; why it is not needed; or what is to be decided
+    reason: str  # the key that carries it; why it is not needed; what is to be decided, or known
 
 
 def to_inherit(name: str) -> str:
@@ -66,17 +66,21 @@ class Draft:
     def decide(self, span: Span, reason: str) -> None:
         self.note(DECIDE, span, reason)
 
+    def remark(self, span: Span, reason: str) -> None:
+        """Tell what is good to know of lines that the job has."""
+        self.note(REMARK, span, reason)
+
     def left_to_kit(self, span: Span, name: str) -> None:
         self.left_out(span, f"kit sets {name} itself, in every rank")
 
     def from_outside(self, span: Span, name: str) -> None:
         """Tell that a variable's default is written where it is used."""
-        self.left_out(span, f"${name} may have come from outside: here is its default")
+        self.remark(span, f"${name} may have come from outside: here is its default")
 
     def defaulted(self, span: Span, name: str) -> None:
         """Tell that lines give a variable its default, unless that is told already."""
         if not any(each.reason.startswith(f"${name} may have come") for each in self.entries):
-            self.left_out(span, f"${name} has its default: {to_inherit(name)}")
+            self.remark(span, f"${name} has its default: {to_inherit(name)}")
 
     def export(self, span: Span, name: str, text: Optional[str]) -> None:
         """Give the job a variable that an option sets; without a text, that of the user's shell."""
@@ -148,7 +152,7 @@ class Draft:
         Returns "" for a line that needs none: an empty one, or a comment.
         """
         kinds = {entry.kind for entry in self.entries if entry.first <= line <= entry.last}
-        return next((kind for kind in (DECIDE, CARRIED, LEFT_OUT) if kind in kinds), "")
+        return next((kind for kind in (DECIDE, CARRIED, LEFT_OUT, REMARK) if kind in kinds), "")
 
     def close(self, read: list[Span]) -> None:
         """Put every line on the ledger that is not on it, as one to decide about.

@@ -7,7 +7,7 @@ from typing import Any
 
 from kit.base.table import printable
 from kit.config.yaml_source import inline
-from kit.importing.draft import DECIDE, LEFT_OUT, Draft, LedgerEntry
+from kit.importing.draft import DECIDE, LEFT_OUT, REMARK, Draft, LedgerEntry
 
 _ORDER = (
     *("name", "command", "script", "launcher", "image", "runtime", "nodes", "processes_per_node"),
@@ -23,6 +23,7 @@ runtime: none
 """
 _TITLES = {
     DECIDE: "To decide before the first submission",
+    REMARK: "Good to know",
     LEFT_OUT: "Not in this file, since kit does it or the job does not need it",
 }
 

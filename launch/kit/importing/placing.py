@@ -9,7 +9,7 @@ from kit.base import redact
 from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import folders
-from kit.importing.draft import Draft, to_inherit
+from kit.importing.draft import REMARK, Draft, to_inherit
 from kit.importing.expansion import COMPUTED, DIFFERS
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
 from kit.importing.shell import Span
@@ -276,17 +276,17 @@ class Placing:
             self.draft.defaulted(self.with_default[name], name)
         elif sources and name in self.shell:
             own = f"if it is set here, write `export {name}` behind it in place of `inherit`"
-            self.draft.left_out(sources[-1].span, f"${name} is that of your shell: {own}")
+            self.draft.remark(sources[-1].span, f"${name} is that of your shell: {own}")
             self.inherit(name)
         elif sources:
             way = f"if this line does not set ${name}, write `inherit: [{name}]`"
-            self.draft.left_out(sources[-1].span, way)
+            self.draft.remark(sources[-1].span, way)
             item = sources[-1]._replace(sets=sources[-1].sets | {name})
             self.items = [item if each is sources[-1] else each for each in self.items]
         elif _OF_MODULE.search(name) and any(item.kind == PREPARE for item in self.items):
             lines = enumerate(self.draft.lines, 1)
             here = next((i for i, line in lines if re.search(rf"\$\{{?{name}\b", line)), 1)
-            self.draft.left_out((here, here), f"${name} may come from a module: {way}")
+            self.draft.remark((here, here), f"${name} may come from a module: {way}")
         else:
             self.inherit(name)
 
@@ -298,7 +298,8 @@ class Placing:
     def _close(self) -> None:
         """Note what became of statements that nothing needs."""
         for item in [*self.items, *self.functions.values()]:
-            is_noted = any(entry[1:3] == item.span for entry in self.draft.entries)
+            of_span = [entry for entry in self.draft.entries if entry[1:3] == item.span]
+            is_noted = any(entry.kind != REMARK for entry in of_span)
             if not is_noted and item.sets & self.needed:
                 self.draft.carried(item.span, "its value stands where it is used")
             elif not is_noted:

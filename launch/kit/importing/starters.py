@@ -156,7 +156,8 @@ class Starters:
             self.draft.keys["workdir"] = found
             if found != target:
                 way = f"by its path on the host, which is not {target}"
-                self.leave_out(f"the program starts in the same folder, `workdir: {found}`, {way}")
+                told = f"the program starts in the same folder, `workdir: {found}`, {way}"
+                self.draft.remark(self.span, told)
         else:
             way = f"write `workdir`{folders.in_image(self.scope.source(target))}"
             self.decide(f"the program started in this folder of the container: {way}")
