@@ -652,6 +652,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "srun --container-image=i.sqsh --container-workdir=/opt/x ./a": "write `workdir`; or, if only the image has it, begin a `script` with `cd /opt/x`",
         "ssh node2 ./x & ./a": "beside the program",
         "export X=$RANDOM; apptainer exec i.sif ./a": "each task would get a $X of its own: write the value",
+        "f() { echo $RANDOM; }; export X=$(f); apptainer exec i.sif ./a": "each task would get a value of its own: write the value",
         "echo nothing": "no program was found",
         "eval 'if'; ./a": "eval",
         "timeout 3h srun ./a": "timeout was around srun",

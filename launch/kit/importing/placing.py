@@ -234,7 +234,8 @@ class Placing:
 
     def _remark(self, item: Item, key: str, text: str) -> None:
         if key != "host_setup" and DIFFERS.search(text):
-            what = f"${min(item.sets)}" if item.sets else "value"
+            found = item.sets - self.functions.keys()
+            what = f"${min(found)}" if len(found) == 1 else "value"
             self.draft.decide(
                 item.span, f"each task would get a {what} of its own: write the value"
             )
