@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from kit.importing import folders
+from kit.importing.expansion import COMPUTED, DIFFERS
 from kit.importing.shell import Span
 
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
@@ -36,3 +39,21 @@ class Candidate(NamedTuple):
     sweep: Mapping[str, list[str]] = MappingProxyType({})  # the loops around it
     position: int = 0  # how many came before
     sets: frozenset[str] = frozenset()  # by the lines around it
+
+
+def is_computed(item: Item) -> bool:
+    """Return whether a statement computes a value that is to be the same in all ranks."""
+    return not item.inside and bool(COMPUTED.search(item.source) or DIFFERS.search(item.source))
+
+
+def reads_folder(item: Item) -> bool:
+    """Return whether a statement may do something else in another folder."""
+    if item.kind in (DEFINE, EXPORT, LIMIT):
+        return "PWD" in item.source or bool(COMPUTED.search(item.source))
+    return not folders.ANYWHERE.match(item.source)
+
+
+def is_for_program(source: str) -> bool:
+    """Return whether lines may set variables for a program in a container."""
+    is_of_host = re.search(r"activate\b|profile|bashrc|module|conda|mamba|spack|lmod", source)
+    return not is_of_host and bool(re.search(r"\bexport\b|\A(source|\.)\s|set [-+]", source))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from kit.base import redact
 from kit.base.errors import Problems
 from kit.config import variables
-from kit.importing import folders
+from kit.importing import folders, items
 from kit.importing.draft import REMARK, Draft, to_inherit
-from kit.importing.expansion import COMPUTED, DIFFERS
+from kit.importing.expansion import DIFFERS
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
 from kit.importing.shell import Span
 
@@ -27,31 +28,10 @@ _SOURCE = re.compile(
     r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*(source|\.|eval)\s"
     r"(?!.*(activate\b|profile|bashrc|conda|module))"
 )
+_SPAN = attrgetter("span")
 _ALWAYS_THERE = set(
     "HOME USER LOGNAME PATH LD_LIBRARY_PATH PYTHONPATH TMPDIR PWD SHELL HOSTNAME LANG TERM".split()
 )
-
-
-def _is_for_program(source: str) -> bool:
-    """Return whether lines may set variables for a program in a container."""
-    is_of_host = re.search(r"activate\b|profile|bashrc|module|conda|mamba|spack|lmod", source)
-    return not is_of_host and bool(re.search(r"\bexport\b|\A(source|\.)\s|set [-+]", source))
-
-
-def _is_computed(item: Item) -> bool:
-    """Return whether a statement computes a value that is to be the same in all ranks."""
-    return not item.inside and bool(COMPUTED.search(item.source) or DIFFERS.search(item.source))
-
-
-def _reads_folder(item: Item) -> bool:
-    """Return whether a statement may do something else in another folder."""
-    if item.kind in (DEFINE, EXPORT, LIMIT):
-        return "PWD" in item.source or bool(COMPUTED.search(item.source))
-    return not folders.ANYWHERE.match(item.source)
-
-
-def _span(item: Item) -> Span:
-    return item.span
 
 
 def _outside(names: Iterable[str]) -> str:
@@ -133,7 +113,7 @@ class Placing:
         names = {name for item in first if not _ARRAY.search(item.source) for name in item.sets}
         wanted = self._definitions({*needed} - names, DEFINE, known=names | variables.OWNED)
         used = {*needed}.union(*(item.uses for item in wanted)) - variables.OWNED
-        first[:] = self._exported(sorted(first, key=_span), used)
+        first[:] = self._exported(sorted(first, key=_SPAN), used)
         for item in once if has_image else ():
             if item.kind != EXPORT and item.sets & used:
                 self.draft.decide(item.span, _outside(item.sets & used))
@@ -148,16 +128,16 @@ class Placing:
     def _is_inside(self, item: Item) -> bool:
         if self.is_in_container:
             return item.kind != DEFINE
-        return item.kind == PREPARE and _is_for_program(item.source)
+        return item.kind == PREPARE and items.is_for_program(item.source)
 
     def _moved(self, wanted: list[Item], first: list[Item]) -> list[Item]:
         """Return those definitions that go before the program, to lines that set the same names.
 
         Without a container also what is computed, which is to be the same in all ranks.
         """
-        computed = [] if self.draft.has_image else filter(_is_computed, wanted)
+        computed = [] if self.draft.has_image else filter(items.is_computed, wanted)
         setters = [item for item in (*first, *computed) if not _ARRAY.search(item.source)]
-        last = {name: item.span for item in sorted(setters, key=_span) for name in item.sets}
+        last = {name: item.span for item in sorted(setters, key=_SPAN) for name in item.sets}
         return [
             item
             for item in wanted
@@ -165,10 +145,10 @@ class Placing:
             and (item.sets & {*last} or any(item.span < last[name] for name in item.uses & {*last}))
         ]
 
-    def _exported(self, items: list[Item], used: set[str]) -> list[Item]:
+    def _exported(self, chosen: list[Item], used: set[str]) -> list[Item]:
         """Return statements that export what the program's own lines use."""
         found: list[Item] = []
-        for item in items:
+        for item in chosen:
             own = {*re.findall(r"\w+", "".join(_EXPORTS.findall(item.source)))}
             names = " ".join(sorted(item.sets & used - own)) if item.kind != EXPORT else ""
             if names and _ARRAY.search(item.source):
@@ -178,7 +158,7 @@ class Placing:
                 item = item._replace(source=f"{item.source}\nexport {names}")
                 used = used - item.sets
             found.append(item)
-        pairs = {id(old): new for old, new in zip(items, found)}
+        pairs = {id(old): new for old, new in zip(chosen, found)}
         self.items = [pairs.get(id(item), item) for item in self.items]
         return found
 
@@ -220,7 +200,7 @@ class Placing:
         done: set[tuple[Span, str]] = set()  # a statement may be the item of several variables
         folder = folders.current(self.draft.keys)
         for item in ordered:
-            if on_host and item.folder not in ("", folder) and _reads_folder(item):
+            if on_host and item.folder not in ("", folder) and items.reads_folder(item):
                 lines.append(folders.cd_line(item.folder, folder))
                 folder = item.folder
             text = item.source if on_host or not item.inside else item.inside

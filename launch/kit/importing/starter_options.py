@@ -58,3 +58,7 @@ MPI_VALUES = {
     **dict.fromkeys("rank-by wdir x envlist report-bindings-to display".split(), 1),
     **dict.fromkeys("mca pmixmca prtemca genv env".split(), 2),
 }
+OF_SRUN = {
+    f"--{name}"
+    for name in {*sbatch_options.every(), *SRUN_OF_KIT, *sbatch_options.CONTAINERS, "mpi"}
+}

@@ -16,12 +16,6 @@ from kit.importing.shell import Span
 from kit.slurm import gpu_request
 
 _OF_JOB = "write what the job is to have"
-_OF_SRUN = {
-    *sbatch_options.every(),
-    *starter_options.SRUN_OF_KIT,
-    *sbatch_options.CONTAINERS,
-    "mpi",
-}
 ONE_NODE = "this ran only on the first node; kit starts it on each node"
 
 
@@ -62,8 +56,8 @@ class Starters:
         found, rest = options.read(words, syntax)
         is_all = True
         while len(rest) > 1 and (hole := self.scope.only_hole(rest[0])):
-            name = rest[1].partition("=")[0].removeprefix("--")
-            is_option = tool == "srun" and rest[1].startswith("--") and name in _OF_SRUN
+            name = rest[1].partition("=")[0]
+            is_option = tool == "srun" and name in starter_options.OF_SRUN
             if hole.names.isdisjoint(self.of_options) and not is_option:
                 break
             way = "only the running job knows them: see which of them it needs"
@@ -131,10 +125,9 @@ class Starters:
                 self.draft.decide(span, f"write `{shown}` as SOURCE:/TARGET under `mounts`")
             else:
                 found.append(mount)
-        if found:
-            self.draft.keys["mounts"] = list(
-                dict.fromkeys([*self.draft.keys.get("mounts", []), *found])
-            )
+        mounts = [*self.draft.keys.get("mounts", []), *found]
+        if mounts:
+            self.draft.keys["mounts"] = list(dict.fromkeys(mounts))
         return found
 
     def _image(self, image: str) -> None:
@@ -233,19 +226,13 @@ class Starters:
             if has:
                 return
         is_known = not HOLE.search(value) and not header.no_gpus(name, value)
-        for asked in (
-            gpu_request.read({name: value, "ntasks-per-node": str(self.tasks or 1)})
-            if is_known
-            else []
-        ):
-            is_same_type = set(asked.gpus) <= {"", *(gpu_request.of_gres(gres) or asked.gpus)}
-            if has and not (is_same_type and str(asked.of_node(self.draft.nodes)) == has):
-                of_job = has if is_same_type else gres
-                self.decide(f"{of_step}: the whole job has {of_job}")
-                return
-            if header.ask_for_gpus(asked, self.draft):
-                return
-        self.decide(f"{of_step}: {_OF_JOB}")
+        given = {name: value, "ntasks-per-node": str(self.tasks or 1)} if is_known else {}
+        asked = next(iter(gpu_request.read(given)), None)
+        is_same_type = asked and {*asked.gpus} <= {"", *(gpu_request.of_gres(gres) or asked.gpus)}
+        if asked and has and not (is_same_type and str(asked.of_node(self.draft.nodes)) == has):
+            self.decide(f"{of_step}: the whole job has {has if is_same_type else gres}")
+        elif not asked or not header.ask_for_gpus(asked, self.draft):
+            self.decide(f"{of_step}: {_OF_JOB}")
 
     def torchrun(self, words: list[str]) -> list[str]:
         is_alone, self.launcher = not self.launcher, "torchrun"
@@ -281,9 +268,8 @@ class Starters:
             else:  # a line to be typed on each machine
                 self.draft.keys["nodes"] = nodes
         elif ":" in nodes:
-            self.decide(
-                f"torchrun may run on {nodes} nodes: `nodes: 2-4` takes as many as are free"
-            )
+            way = "`nodes: 2-4` takes as many as are free"
+            self.decide(f"torchrun may run on {nodes} nodes: {way}")
 
     def mpi(self, words: list[str]) -> list[str]:
         self.launcher = "mpi"
