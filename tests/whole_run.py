@@ -7,6 +7,7 @@ installed. It also hands out whole files to the workers of pytest-xdist, each of
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import signal
@@ -23,8 +24,9 @@ SKIPPED_IN_CI_TOO = re.compile(r"slurmctld, busy with|the stub of|a stub that|on
 
 ENGINE = "tests/cluster/engine/"
 
-# The images of the cluster are made while these run, in this order. A file of six minutes must not be the last to begin.
-NEED_NO_IMAGE = ("tests/unit", "tests/train/test_frameworks.py", "tests/bash", "tests/images")
+# The images of the cluster are made while these run, in this order. A file of six minutes must not be the last to begin, and the files
+# of bash/, which mostly wait, take turns with those of train/, which compute.
+NEED_NO_IMAGE = ("tests/unit", "tests/train/test_frameworks.py", "tests/images", ("tests/bash", "tests/train"))
 
 
 # What the summary says at its end, beside the results; each worker adds its own.
@@ -126,7 +128,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         return next((index for index, start in enumerate(NEED_NO_IMAGE) if item.nodeid.startswith(start)), len(NEED_NO_IMAGE))
 
-    items.sort(key=place)  # a stable sort
+    items.sort(key=lambda item: (place(item), _shares(item.path.parent)[item.path]))  # a stable sort
+
+
+@functools.cache
+def _shares(folder: Path) -> dict[Path, float]:
+    """Return which share of a folder's files comes before each, so that those of two folders take turns."""
+    files = sorted(folder.glob("test_*.py"))
+    return {file: place / len(files) for place, file in enumerate(files)}
 
 
 @pytest.hookimpl(wrapper=True)

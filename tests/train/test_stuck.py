@@ -105,8 +105,10 @@ def test_every_rank_is_shown_where_it_hangs(hanging: Hanging) -> None:
     assert re.search(rf"^    <module> +stuck.py:{last}$", full, re.M) and "  thread QueueFeederThread of process " in full
 
     # Without stacks the loader, the sleep and the sum wait in different ways, too.
-    outside = hanging.ask("--no-pause")
-    assert re.search(r"^2 ranks \(0-1\) waiting in futex", outside, re.M)
+    end = time.monotonic() + 60
+    while "working" in (outside := hanging.ask("--no-pause")) and time.monotonic() < end:  # each rank's recorder, asked for the first time
+        time.sleep(0.5)
+    assert re.search(r"^2 ranks \(0-1\) waiting in futex", outside, re.M), outside
     assert re.search(r"^rank 3 on local1 waiting in .*nanosleep", outside, re.M)
     assert re.search(r"^kit: no stack of ranks 0-3, only what the kernel says: py-spy is left out, as --no-pause asks\n  fix: ", outside, re.M)
 
