@@ -74,6 +74,19 @@ def test_a_program_that_goes_on_after_a_signal_ends_with_its_own_code(way: str, 
     assert (ended["node"], ended["rank"], ended["local_rank"], ended["code"], ended["stopped"]) == ("node7", 3, 1, code, False)
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 0), (signal.SIGTERM, 5)])
+def test_a_signal_that_comes_while_the_program_starts_reaches_it(number: signal.Signals, code: int, tmp_path: Path, tag: str) -> None:
+    slow = RANK.replace("rank::run", "rank::tell() { sleep 2; }\nrank::run")  # a machine that is busy just then
+    program = "trap 'touch got' USR1; trap 'touch got; exit 5' TERM; echo up; exec 2>/dev/null; until [[ -e got ]]; do sleep 0.05; done"
+    command = ["bash", "-c", slow, "bash", str(tmp_path), "signals", program]
+    process = subprocess.Popen(command, env=environment(KIT_RUN_DIR=str(SCRIPTS), **{TAG: tag}), cwd=tmp_path, start_new_session=True)
+    until(lambda: "up\n" in log(tmp_path), 60)
+    send(process, "shell", number)
+    assert process.wait(60) == code and (tmp_path / "got").exists()
+    (ended,) = event_lines.read(tmp_path, "rank_ended")
+    assert (ended["code"], ended["stopped"]) == (code, number == signal.SIGTERM)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_checkpoint_is_asked_for_once_by_a_file(way: str, tmp_path: Path, tag: str) -> None:
     program = "trap 'echo asked' USR1; echo up; exec 2>/dev/null; until [[ -e go ]]; do sleep 0.05; done"

@@ -5,7 +5,9 @@
 source "${KIT_RUN_DIR}/lib/rank.sh"
 
 rank::start() {
-  local kit_number kit_answer kit_group kit_passed=''
+  local kit_number kit_answer kit_group kit_passed='' kit_early=''
+  # shellcheck disable=SC2064  # the number is meant now, not when the signal comes
+  for kit_number in TERM INT HUP USR1 USR2; do trap "kit_early+=' ${kit_number}'" "${kit_number}"; done
   set -m # a group of its own: without, bash would have the program ignore SIGINT
   (rank::become "$@") &
   local -r kit_program=$!
@@ -22,6 +24,7 @@ rank::start() {
     # shellcheck disable=SC2064  # likewise
     trap "kit_passed=1; kill -${kit_number} ${kit_group} 2>/dev/null || true" "${kit_number}"
   done
+  for kit_number in ${kit_early}; do kill -"${kit_number}" "${BASHPID}"; done # which came before there was a program
   {
     wait "${kit_program}" || kit_code=$?
     while [[ -n "${kit_passed}" ]]; do # it was the signal that ended the waiting
