@@ -55,7 +55,7 @@ class JobRequest:
             job = job_file.load("true", overrides, self.arguments, self.problems)
         else:
             job = self.load()
-        unused = ("notify", "max_restarts", "elastic", "stall_timeout", *preemption.NEVER)
+        unused = ("stall_timeout", *preemption.NEVER)
         return job_file.without(job, unused, self.command, self.problems)
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:

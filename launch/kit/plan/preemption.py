@@ -20,8 +20,8 @@ _NEEDED = {
     "max_requeues": "checkpoint",
     "resubmit": "checkpoint",
 }
-# Keys that say nothing where nobody starts the job again.
-NEVER = ("on_preempt", *_NEEDED)
+# Keys that say nothing where nobody starts the job again, or is told of its end.
+NEVER = ("on_preempt", *_NEEDED, "max_restarts", "elastic", "notify")
 
 
 def on_preempt(job: Job, problems: Problems) -> str:

@@ -56,7 +56,7 @@ def load(
     job = job_file.load(target or program, {**overrides, **command}, arguments, problems)
     name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
-    left_out = ("sweep", "array", "max_restarts", "elastic", "notify", *preemption.NEVER)
+    left_out = ("sweep", "array", *preemption.NEVER)
     job = job_file.without(job, left_out, "bench", problems)
     time = job.time if "time" in overrides else TIME
     return replace(job, name=name, launcher=launcher, time=time, code="live")
