@@ -212,13 +212,7 @@ def measured(tasks: tuple[Status, ...]) -> tuple[Status, ...]:
     gpus = run_dir.recorded_plan(run.paths.folder).layout.gpus_per_node
     ended = {each.run.id: each.elapsed_s for each in tasks if each.run.id and not each.active}
     used = dict(zip(ended, usage.of_jobs(run.paths, ended.items(), gpus)))
-    return tuple(_with_usage(each, used.get(each.run.id)) for each in tasks)
-
-
-def _with_usage(found: Status, used: Optional[usage.Usage]) -> Status:
-    if not used:
-        return found
-    return found._replace(run=replace(found.run, usage=used), elapsed_s=used.elapsed_s)
+    return tuple(each.with_usage(used.get(each.run.id)) for each in tasks)
 
 
 def failure(task: Status) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional
 from kit import slurm
 from kit.runs import history, log_outcome
 from kit.runs.history import Run
+from kit.runs.usage import Usage
 from kit.slurm import numbers, reasons
 
 VAIN_WAIT = "it never started: the run that it waited for ended otherwise"
@@ -28,6 +29,12 @@ class Status(NamedTuple):
     @property
     def active(self) -> bool:
         return is_active(self.state)
+
+    def with_usage(self, used: Optional[Usage]) -> Status:
+        """Return the status with what the run used and how long it took, if it has ended."""
+        if not used:
+            return self
+        return self._replace(run=replace(self.run, usage=used), elapsed_s=used.elapsed_s)
 
 
 def is_active(state: str) -> bool:

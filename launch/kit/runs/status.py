@@ -51,13 +51,7 @@ def query(runs: list[Run]) -> list[Status]:
     asked = {run.asked_of for run in runs_left if _is_slurms(run)}
     if refusals and len(refusals) >= len(asked):
         raise refusals[0]
-    return [_with_time(found[run]) for run in runs]
-
-
-def _with_time(found: Status) -> Status:
-    """Return the status with the time that was noted at the run's end."""
-    used = found.run.usage
-    return found._replace(elapsed_s=used.elapsed_s) if used else found
+    return [found[run].with_usage(found[run].run.usage) for run in runs]
 
 
 def _untold(run: Run, error: KitError) -> Status:
