@@ -146,8 +146,7 @@ class Assignments:
         self.scope.leave_open(name, quoted=False)
         if self.draft.env.pop(name, None) is not None:  # there it would win over these lines
             self.placing.export(name)
-            reason = f"env: {name}"
-            self.draft.entries = [each for each in self.draft.entries if each.reason != reason]
+            self.draft.take_back(f"env: {name}")
         test = re.search(rf"-[nz]\s+\"?\$\{{?{name}\b", item.source)
         own = rf"\b{name}\+?=|\b(for|select)\s+{name}\b|\bread\b.*\b{name}\b"
         if test and not re.search(own, item.source[: test.start()]):
@@ -207,9 +206,7 @@ class Assignments:
         for name, span in self.bare_secrets.items():
             if not re.search(rf"\b{name}\b", read):
                 del draft.secrets[name]
-                draft.entries = [
-                    each for each in draft.entries if each.reason != _about_secret(name)
-                ]
+                draft.take_back(_about_secret(name))
                 draft.left_out(span, "nothing of the job uses it")
 
     def _secret(self, name: str, value: Optional[Value], span: Span) -> None:

@@ -35,7 +35,9 @@ def finish(reader: Reader) -> None:
         return
     most = max(each.weight for each in reader.candidates)
     *others, chosen = [each for each in reader.candidates if each.weight == most]
-    if most == 1 and any(each[2:4] != chosen[2:4] for each in others):
+    if most == 1 and any(
+        (each.span, each.source) != (chosen.span, chosen.source) for each in others
+    ):
         reader.draft.decide(chosen.span, _GUESSED)
     _advise_sweep(reader, [*reader.placing.items, chosen])
     for each in reader.candidates:
@@ -44,8 +46,8 @@ def finish(reader: Reader) -> None:
         if (each.span, each.position) == (chosen.span, chosen.position):
             continue  # of the same condition
         if is_before:
-            own = Item(ACTION, *each[2:5], each.sets, "", each.position)
-            reader.placing.add(own)
+            about = (each.span, each.source, each.uses, each.sets)
+            reader.placing.add(Item(ACTION, *about, position=each.position))
         else:
             way = "a job of its own, which `kit submit --after RUN` makes wait"
             reader.draft.decide(each.span, f"another program than the job's: {way}")

@@ -131,6 +131,10 @@ class Draft:
         for number in carried or hidden or [1]:
             self.decide((number, number), _NOT_SHOWN)
 
+    def take_back(self, reason: str) -> None:
+        """Take what was said for a reason off the ledger."""
+        self.entries = [each for each in self.entries if each.reason != reason]
+
     def rename(self, old: str, new: str) -> None:
         """Write another name into the reasons."""
         self.entries = [
