@@ -104,7 +104,7 @@ STATEMENTS = [
     if path.stem not in ("csh", "python_itself")
     for data in [path.read_bytes().replace(b"\r\n", b"\n")]
     for script in [shell.parse(data.decode(), path.name)]
-    for line in [script.text(node) for node in script.statements]
+    for line in [shell.text(node) for node in script]
 ]
 OPTIONS = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
 
@@ -316,13 +316,13 @@ def test_words_become_what_bash_makes_of_them() -> None:
     )
     script = shell.parse(text, "words")
     scope, found = Scope(KNOWN, {}, {}), []
-    for node in script.statements:
+    for node in script:
         for item in shell.assignments(node["Cmd"]):
-            scope.assign(script, item)
+            scope.assign(item)
         if node["Cmd"].get("Args"):
-            words = [field for word in node["Cmd"]["Args"][1:] for field in scope.words(script, word)]
+            words = [field for word in node["Cmd"]["Args"][1:] for field in scope.words(word)]
             found += [str(len(words)), *words]
-    assert len(script.statements) > 12
+    assert len(script) > 12
     assert found == done.stdout.split("\0")[:-1]
 
 
@@ -339,14 +339,14 @@ def test_words_with_unknown_values_stay_what_they_were_in_bash() -> None:
     text = SETTINGS + "LATER=$(echo $U $U)\nOPAQUE=($(echo one two))\n" + of_others + OF_UNKNOWN
     script, scope = shell.parse(text, "words"), Scope(KNOWN, {}, {})
     rendered = []
-    for node in script.statements:
+    for node in script:
         for item in shell.assignments(node["Cmd"]):
-            scope.assign(script, item)
+            scope.assign(item)
             name = item["Name"]["Value"]
             if name in ("LATER", "OPAQUE"):
                 scope.values[name] = scope.hole(f"${{{name}}}", [name])
         if node["Cmd"].get("Args"):
-            words = [scope.bash(field) for word in node["Cmd"]["Args"] for field in scope.words(script, word)]
+            words = [scope.bash(field) for word in node["Cmd"]["Args"] for field in scope.words(word)]
             rendered.append(" ".join(words))
     again = text.replace(OF_UNKNOWN, "\n" + "\n".join(rendered) + "\n")
     environment = {**KNOWN, **UNKNOWN, "PATH": "/usr/bin:/bin"}

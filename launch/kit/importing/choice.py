@@ -11,7 +11,7 @@ from typing import Optional, Union
 from kit.importing import commands, container_settings, joined, python_path, shell
 from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
-from kit.importing.shell import Node, Script, Span
+from kit.importing.shell import Node, Span
 from kit.importing.statements import Reader
 
 # A task's value of a list.
@@ -136,30 +136,29 @@ def _inner(
     reader: Reader, text: str, span: Span, mounts: Optional[list[str]]
 ) -> Optional[list[str]]:
     """Read the text of `bash -c`: what prepares the program, and the program as its end."""
-    script = shell.parse(text, "bash -c")
-    *first, last = _flat(script, script.statements) or [{}]
+    *first, last = _flat(shell.parse(text, "bash -c")) or [{}]
     call = last.get("Cmd") or {}
     is_simple = all(shell.kind(each) in ("CallExpr", "DeclClause") for each in first)
     if shell.kind(last) != "CallExpr" or not call.get("Args") or not is_simple:
         return None
-    if any(reader.launches(each, script) for each in first):
+    if any(reader.launches(each) for each in first):
         return None
     before, reader.mounts = len(reader.placing.items), mounts
     reader.is_in_task = True
-    reader.read(script, first, span)
+    reader.read(first, span)
     added = reader.placing.items[before:]
     reader.placing.inner = {item.source for item in added if item.kind != DEFINE}
-    return [*reader.scope.settings(script, call), *reader.words(script, call)]
+    return [*reader.scope.settings(call), *reader.words(call)]
 
 
-def _flat(script: Script, statements: list[Node]) -> list[Node]:
+def _flat(statements: list[Node]) -> list[Node]:
     """Return statements with those that && joins as statements of their own."""
     found = []
     for node in statements:
         command = node.get("Cmd") or {}
-        is_list = shell.kind(node) == "BinaryCmd" and script.operator(command) == "&&"
+        is_list = shell.kind(node) == "BinaryCmd" and shell.operator(command) == "&&"
         if is_list and not commands.asks(command["X"]):
-            found += _flat(script, [command["X"], command["Y"]])
+            found += _flat([command["X"], command["Y"]])
         else:
             found.append(node)
     return found

@@ -12,7 +12,7 @@ from kit.config.variables import OWNED
 from kit.importing import shell
 from kit.importing.fields import Fields, compute
 from kit.importing.holes import HOLE, Holes, Value
-from kit.importing.shell import Node, Script
+from kit.importing.shell import Node
 
 # A command whose output is a value; $(( )) is none.
 COMPUTED = re.compile(r"[$<>]\((?!\()|`")
@@ -109,10 +109,9 @@ class Scope(Holes):
 
         The inner shell splits what they bring, unless quotes of its own are around it.
         """
-        script = shell.parse(text, "bash -c")
-        for node in shell.descend(script.statements):
+        for node in shell.descend(shell.parse(text, "bash -c")):
             if node.get("Type") == "SglQuoted":
-                quoted, again = script.text(node), "$'" if node.get("Dollar") else "'"
+                quoted, again = shell.text(node), "$'" if node.get("Dollar") else "'"
                 parts = (
                     f'\'"{self.source(part)}"{again}' if HOLE.match(part) else part
                     for part in re.split(f"({HOLE.pattern})", quoted)
@@ -120,16 +119,16 @@ class Scope(Holes):
                 text = text.replace(quoted, "".join(parts))
         return self.source(text)
 
-    def assign(self, script: Script, node: Node) -> Value:
+    def assign(self, node: Node) -> Value:
         """Return the value of an assignment, and keep it."""
         name = str(node["Name"]["Value"])
         was_read = name in self.reads
         value: Value = ""
         if "Array" in node:
             elements = (item["Value"] for item in node["Array"].get("Elems") or [])
-            value = [field for word in elements for field in self.words(script, word)]
+            value = [field for word in elements for field in self.words(word)]
         elif node.get("Value"):
-            value = self.text(script, node["Value"])
+            value = self.text(node["Value"])
         if node.get("Append"):
             before = self.values.get(name, [] if isinstance(value, list) else "")
             if isinstance(before, list):
@@ -141,33 +140,31 @@ class Scope(Holes):
             self.reads.discard(name)
         return value
 
-    def text(self, script: Script, word: Node) -> str:
+    def text(self, word: Node) -> str:
         """Return a word without splitting it, as in an assignment."""
-        return " ".join(self._fields(script, word))
+        return " ".join(self._fields(word))
 
-    def document(self, script: Script, word: Node) -> str:
+    def document(self, word: Node) -> str:
         """Return the text of a here-document."""
-        return "".join(self._fields(script, word, quoted=True))
+        return "".join(self._fields(word, quoted=True))
 
-    def words(self, script: Script, word: Node) -> list[str]:
+    def words(self, word: Node) -> list[str]:
         """Return the words that a word becomes."""
-        return self._fields(script, word, splits=True)
+        return self._fields(word, splits=True)
 
-    def settings(self, script: Script, call: Node) -> list[str]:
+    def settings(self, call: Node) -> list[str]:
         """Return the NAME=VALUE words that stand before a command."""
         return [
-            f"{item['Name']['Value']}={self.text(script, item.get('Value') or {})}"
+            f"{item['Name']['Value']}={self.text(item.get('Value') or {})}"
             for item in call.get("Assigns") or []
         ]
 
-    def _fields(
-        self, script: Script, word: Node, *, splits: bool = False, quoted: bool = False
-    ) -> list[str]:
+    def _fields(self, word: Node, *, splits: bool = False, quoted: bool = False) -> list[str]:
         fields = Fields(splits=splits)
-        self._parts(script, word, fields, quoted)
+        self._parts(word, fields, quoted)
         return fields.end()
 
-    def _parts(self, script: Script, word: Node, fields: Fields, quoted: bool) -> None:
+    def _parts(self, word: Node, fields: Fields, quoted: bool) -> None:
         for index, part in enumerate(word.get("Parts") or []):
             kind = part["Type"]
             if kind == "Lit":
@@ -176,16 +173,16 @@ class Scope(Holes):
                 fields.add(part.get("Value", ""))
             elif kind == "DblQuoted":
                 fields.add("")
-                self._parts(script, part, fields, quoted=True)
+                self._parts(part, fields, quoted=True)
             elif kind == "ParamExp":
-                self._parameter(script, part, fields, quoted)
+                self._parameter(part, fields, quoted)
             elif kind == "ArithmExp":
-                fields.add(self._arithmetic(script, part))
+                fields.add(self._arithmetic(part))
             else:
-                self._unknown(script, part, fields, quoted)
+                self._unknown(part, fields, quoted)
 
-    def _unknown(self, script: Script, part: Node, fields: Fields, quoted: bool) -> None:
-        source, names = script.text(part), shell.names_used(part)
+    def _unknown(self, part: Node, fields: Fields, quoted: bool) -> None:
+        source, names = shell.text(part), shell.names_used(part)
         if _PWD.fullmatch(source):
             fields.add(self.hole("$PWD", ["PWD"], quoted=quoted, hint=self._hint("PWD")))
         else:
@@ -204,11 +201,11 @@ class Scope(Holes):
             return
         fields.add(re.sub(r"\\(?:\n|(.))", lambda found: found[1] or "", text, flags=re.DOTALL))
 
-    def _parameter(self, script: Script, part: Node, fields: Fields, quoted: bool) -> None:
-        source = script.text(part)
+    def _parameter(self, part: Node, fields: Fields, quoted: bool) -> None:
+        source = shell.text(part)
         found = _PARAMETER.fullmatch(source)
         if not found:
-            self._unknown(script, part, fields, quoted)
+            self._unknown(part, fields, quoted)
             return
         name = found[1] or found[2]
         value = self.values.get(name)
@@ -218,7 +215,7 @@ class Scope(Holes):
         has_own = is_argument or is_of_node or name in self.facts
         if found[4] and not value and not has_own:
             self.defaults.append(name)
-            value = self.text(script, part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
+            value = self.text(part["Exp"]["Word"]) if part["Exp"].get("Word") else ""
             if found[4] == "=":
                 self.values[name] = value
         items = value if isinstance(value, list) else [value or ""]
@@ -255,9 +252,9 @@ class Scope(Holes):
         hole = self.only_hole(value)
         return hole is not None and hole.source in (f"${name}", f"${{{name}}}")
 
-    def _arithmetic(self, script: Script, part: Node) -> str:
+    def _arithmetic(self, part: Node) -> str:
         """Return the number of $((...)), or a hole that hints at it."""
-        source = script.text(part)
+        source = shell.text(part)
         names = shell.names_used(part)
         text = re.sub(r"\$\{(\w+)\}|\$(\w+)", lambda found: found[1] or found[2], source[3:-2])
         fields = {name: self._number(name) for name in names}

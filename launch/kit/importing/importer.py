@@ -59,13 +59,13 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
             (1, 1), f"kit import reads bash and sh, not {other[1]}: write the rest by hand"
         )
     else:
-        script = shell.parse(text, name)
+        statements = shell.parse(text, name)
         reader = Reader(draft, scope, tasks)
         reader.placing.is_in_container = is_in_container
-        reader.read(script, script.statements)
+        reader.read(statements)
         choice.finish(reader)
         header.leave_requeue(draft)
-        spans = [shell.span(node) for node in script.statements]
+        spans = [shell.span(node) for node in statements]
     draft.close(spans)
     draft.hide()
     job = redact.hide_tokens(job_text.render(draft, name))

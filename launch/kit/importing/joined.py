@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kit.importing import commands, shell
 from kit.importing.holes import HOLE
-from kit.importing.shell import Node, Script, Span
+from kit.importing.shell import Node, Span
 
 if TYPE_CHECKING:
     from kit.importing.statements import Reader
@@ -16,33 +16,33 @@ LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 AGAIN = "a loop that starts the same program again: `max_restarts` does so where it has failed"
 
 
-def two(reader: Reader, script: Script, node: Node, span: Span) -> None:
+def two(reader: Reader, node: Node, span: Span) -> None:
     """Read A && B, A || B and A | B."""
     command = node["Cmd"]
-    sign, second = script.operator(command), shell.programs(command["Y"])
+    sign, second = shell.operator(command), shell.programs(command["Y"])
     if sign == "&&" and not commands.asks(command["X"]):
-        reader.statement(script, command["X"], span)
-        reader.statement(script, command["Y"], span)
+        reader.statement(command["X"], span)
+        reader.statement(command["Y"], span)
     elif sign == "||" and second <= commands.ENDS and _is_login(command["X"]):
-        reader.statement(script, command["X"], span)
-    elif sign == "||" and second and second <= commands.ENDS and _may_end(reader, script, command):
-        reader.statement(script, command["X"], span)
+        reader.statement(command["X"], span)
+    elif sign == "||" and second and second <= commands.ENDS and _may_end(reader, command):
+        reader.statement(command["X"], span)
         reader.draft.left_out(span, "kit ends a job whose program fails, with its exit code")
-    elif sign in ("|", "|&") and reader.launches(command["X"], script):
+    elif sign in ("|", "|&") and reader.launches(command["X"]):
         if not second <= {"tee", "cat", "ts"}:
             reader.remarks = ("its output went through another program: kit logs all of it",)
-        reader.statement(script, command["X"], span)
+        reader.statement(command["X"], span)
         reader.remarks = ()
         reader.draft.left_out(span, LOGS)
     else:
-        reader.compound(script, node, span)
+        reader.compound(node, span)
 
 
-def _may_end(reader: Reader, script: Script, command: Node) -> bool:
+def _may_end(reader: Reader, command: Node) -> bool:
     """Return whether the job ends, as the script did, where the left side of || fails."""
     ends = shell.programs(command["Y"]) & {"exit", "return"}
     is_folder = shell.programs(command["X"]) == {"cd"}
-    return bool(ends or is_folder or reader.launches(command["X"], script))
+    return bool(ends or is_folder or reader.launches(command["X"]))
 
 
 def _is_login(statement: Node) -> bool:
@@ -50,17 +50,17 @@ def _is_login(statement: Node) -> bool:
     return bool(call.get("Args") and commands.login(shell.literals(call)))
 
 
-def as_if(script: Script, command: Node) -> str:
+def as_if(command: Node) -> str:
     """Return A && B as a condition: A && B itself has failed where A is false."""
-    left, right = (script.text(command[side]) for side in "XY")
+    left, right = (shell.text(command[side]) for side in "XY")
     return f"if {left}; then {right}\nfi" if "\n" in right else f"if {left}; then {right}; fi"
 
 
-def loop(reader: Reader, script: Script, command: Node, span: Span) -> None:
+def loop(reader: Reader, command: Node, span: Span) -> None:
     """Read a loop around the program as a sweep, where its values are known."""
     around = command["Loop"]
     words = around.get("Items") or []
-    items = [field for word in words for field in reader.scope.words(script, word)]
+    items = [field for word in words for field in reader.scope.words(word)]
     name = str((around.get("Name") or {}).get("Value", ""))
     before = reader.scope.sweep
     if "break" in shell.programs(command["Do"]):
@@ -73,5 +73,5 @@ def loop(reader: Reader, script: Script, command: Node, span: Span) -> None:
     else:
         reader.draft.decide(span, "kit does not run loops: write their values as a `sweep`")
         reader.placing.set_by[name] = span
-    reader.read(script, command["Do"])
+    reader.read(command["Do"])
     reader.scope.sweep = before

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kit.importing import commands, containers, folders, header, traps
+from kit.importing import commands, containers, folders, header, shell, traps
 from kit.importing.items import ACTION, LIMIT, PREPARE, Item
-from kit.importing.shell import Node, Script, Span
+from kit.importing.shell import Node, Span
 
 if TYPE_CHECKING:
     from kit.importing.statements import Reader
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 NOT_NEEDED = "nothing of the job depends on it"
 
 
-def read(reader: Reader, script: Script, node: Node, span: Span, words: list[str]) -> None:
+def read(reader: Reader, node: Node, span: Span, words: list[str]) -> None:
     """Place a command that starts no ranks."""
     name = os.path.basename(commands.program(words))
-    item = reader.item(ACTION, script, node, span)
+    item = reader.item(ACTION, node, span)
     if name == "exit" and not reader.inside:
         reader.is_over = True
     if name == "set" and {"-a", "+a", "allexport"} & {*words}:
@@ -35,14 +35,14 @@ def read(reader: Reader, script: Script, node: Node, span: Span, words: list[str
         traps.read(words, span, reader.draft, reader.functions)
     elif node.get("Background"):
         reader.draft.decide(span, "it ran beside the program: kit starts one program")
-    elif (commands.only_prints(words) or name in commands.PRINTING) and not script.writes(node):
+    elif (commands.only_prints(words) or name in commands.PRINTING) and not shell.writes(node):
         reader.draft.left_out(span, NOT_NEEDED)
     elif name in ("cd", "pushd", "popd"):
         _enter(reader, name, words, span)
     else:
         _place(reader, item, name)
         if name not in commands.KNOWN:
-            reader.candidate(0, words, span, script, node)
+            reader.candidate(0, words, span, node)
 
 
 def _place(reader: Reader, item: Item, name: str) -> None:

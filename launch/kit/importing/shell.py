@@ -6,13 +6,12 @@ import json
 import re
 import subprocess
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from kit.base import assets
 from kit.base.errors import KitError, UsageError
 
-Node = dict[str, Any]  # of the JSON that `shfmt --to-json` writes
+Node = dict[str, Any]  # of the JSON that `shfmt --to-json` writes, and its script as "Source"
 Span = tuple[int, int]  # the first and the last line
 
 _WHERE = re.compile(r"(?m)^(?:.*?:)?(\d+):\d+: (.*)$")
@@ -20,40 +19,12 @@ _ARITHMETIC = ("ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop")
 _CHANGED = re.compile(  # in arithmetic, whose operators are other words with each shfmt
     r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
-_NO_NODES = ("Pos", "End", "Comments")  # what a node has beside those below it
+_NO_NODES = ("Pos", "End", "Comments", "Source")  # what a node has beside those below it
 # Into a file, and neither into a device nor into another stream.
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
 
 
-@dataclass(frozen=True)
-class Script:
-    """A script and its statements."""
-
-    data: bytes
-    statements: list[Node]
-
-    def text(self, node: Node) -> str:
-        """Return the source of a node, with the here-documents that begin in it."""
-        begin, end = node["Pos"]["Offset"], _end(node, "Offset")
-        return self.data[begin:end].decode("utf-8", "replace")
-
-    def operator(self, node: Node) -> str:
-        """Return what joins two commands: shfmt's own name for it has changed."""
-        begin, end = _end(node["X"], "Offset"), node["Y"]["Pos"]["Offset"]
-        between = self.data[begin:end].decode("utf-8", "replace")
-        found = re.search(r"&&|\|\||\|&?", between)
-        return found.group() if found else ""
-
-    def writes(self, node: Node) -> bool:
-        """Return whether a statement writes into a file."""
-        return any(self.redirects_into_files(part) for part in descend(node))
-
-    def redirects_into_files(self, node: Node) -> list[Node]:
-        """Return the redirections of a statement itself that write into files."""
-        return [item for item in node.get("Redirs") or [] if _WRITES.match(self.text(item))]
-
-
-def parse(text: str, where: str) -> Script:
+def parse(text: str, where: str) -> list[Node]:
     """Return the statements of a script. Raise UsageError where it is no bash."""
     tool = assets.program("shfmt")
     if not tool:
@@ -74,7 +45,38 @@ def parse(text: str, where: str) -> Script:
         fix = "write it in another way: `$( (A) || B )` with a blank, `'[0]*3'` in quotes"
         problem = f"shfmt, by which kit import reads bash, cannot read this line: {found[2]}"
         raise UsageError(problem, fix, where=place)
-    return Script(text.encode(), json.loads(done.stdout).get("Stmts") or [])
+    source = {"Source": text.encode()}
+    file = json.loads(
+        done.stdout, object_hook=lambda node: node | source if "Pos" in node else node
+    )
+    return file.get("Stmts") or []
+
+
+def text(node: Node) -> str:
+    """Return the source of a node, with the here-documents that begin in it."""
+    return _between(node, node["Pos"]["Offset"], _end(node, "Offset"))
+
+
+def operator(node: Node) -> str:
+    """Return what joins two commands: shfmt's own name for it has changed."""
+    found = re.search(
+        r"&&|\|\||\|&?", _between(node, _end(node["X"], "Offset"), node["Y"]["Pos"]["Offset"])
+    )
+    return found.group() if found else ""
+
+
+def _between(node: Node, begin: int, end: int) -> str:
+    return str(node["Source"][begin:end].decode("utf-8", "replace"))
+
+
+def writes(node: Node) -> bool:
+    """Return whether a statement writes into a file."""
+    return any(map(redirects_into_files, descend(node)))
+
+
+def redirects_into_files(node: Node) -> list[Node]:
+    """Return the redirections of a statement itself that write into files."""
+    return [item for item in node.get("Redirs") or [] if _WRITES.match(text(item))]
 
 
 def descend(node: Any, without: Collection[str] = ()) -> Iterator[Node]:
@@ -134,26 +136,26 @@ def names_used(node: Any) -> set[str]:
     return found | {"@" for call in calls(node) if literals(call)[0] == "getopts"}
 
 
-def names_defaulted(script: Script, node: Node) -> set[str]:
+def names_defaulted(node: Node) -> set[str]:
     """Return the variables that a node reads by ${NAME:-default} alone."""
     found: dict[bool, set[str]] = {True: set(), False: set()}
     for item in descend(node):
         if item.get("Type") == "ParamExp" and item.get("Param"):
-            has_default = bool(re.match(r"\$\{\w+:?[-=]", script.text(item)))
+            has_default = bool(re.match(r"\$\{\w+:?[-=]", text(item)))
             found[has_default].add(str(item["Param"]["Value"]))
     return found[True] - found[False]
 
 
-def names_set(script: Script, node: Any) -> frozenset[str]:
+def names_set(node: Any) -> frozenset[str]:
     """Return the variables that a node assigns to."""
     commands = (item for item in descend(node) if not (item.get("Assigns") and item.get("Args")))
     assigned = (each for item in commands for each in assignments(item))
     found = {str(each["Name"]["Value"]) for each in assigned if each.get("Name")}
     for item in descend(node):
         if item.get("Type") in _ARITHMETIC:
-            found.update(name for pair in _CHANGED.findall(script.text(item)) for name in pair)
+            found.update(name for pair in _CHANGED.findall(text(item)) for name in pair)
         elif item.get("Type") == "ParamExp":
-            found.update(re.findall(r"\A\$\{(\w+):?=", script.text(item)))
+            found.update(re.findall(r"\A\$\{(\w+):?=", text(item)))
     loops = (item["Loop"] for item in descend(node) if item.get("Type") == "ForClause")
     found |= {str(loop["Name"]["Value"]) for loop in loops if loop.get("Name")}
     for call in calls(node):

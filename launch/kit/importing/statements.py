@@ -15,7 +15,7 @@ from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
 from kit.importing.other_commands import NOT_NEEDED
 from kit.importing.placing import Placing
-from kit.importing.shell import Node, Script, Span
+from kit.importing.shell import Node, Span
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 
@@ -27,63 +27,63 @@ class Reader:
         self.variables = Assignments(draft, scope, self.placing)
         self.candidates: list[Candidate] = []
         self.unknown: list[Candidate] = []  # commands of names that say nothing
-        self.functions: dict[str, tuple[Span, Script, Node]] = {}
+        self.functions: dict[str, Node] = {}
         self.inside: list[str] = []  # the functions that are read now
         self.remarks: tuple[str, ...] = ()
         self.mounts = draft.keys.get("mounts", []) if draft.has_image else None  # in a container
         self.is_in_task = False
         self.is_over = False
 
-    def read(self, script: Script, statements: list[Node], within: Optional[Span] = None) -> None:
+    def read(self, statements: list[Node], within: Optional[Span] = None) -> None:
         """Read statements; `within` has the lines of a text in which they are, as of `bash -c`."""
         for node in statements:
             span = within or shell.span(node)
             if self.is_over:
                 self.draft.left_out(span, "never reached: the script has ended before")
             else:
-                self.statement(script, node, span)
+                self.statement(node, span)
             for name in self.scope.defaults:
                 self.draft.from_outside(span, name)
             self.scope.defaults.clear()
 
-    def statement(self, script: Script, node: Node, span: Span) -> None:
+    def statement(self, node: Node, span: Span) -> None:
         kind, command = shell.kind(node), node.get("Cmd") or {}
         if kind == "CallExpr" and not command.get("Args"):
-            self._assign(script, node, command["Assigns"], span, exported=False)
+            self._assign(node, command["Assigns"], span, exported=False)
         elif kind == "DeclClause":
             options = {shell.literal(item.get("Value") or {}) for item in command["Args"]}
             exported = command["Variant"]["Value"] == "export" or "-x" in options
             if "-f" in options:
-                item = self.item(PREPARE, script, node, span)
+                item = self.item(PREPARE, node, span)
                 self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
             else:
-                self._assign(script, node, command["Args"], span, exported=exported)
+                self._assign(node, command["Args"], span, exported=exported)
         elif kind == "CallExpr":
-            self._call(script, node, span)
+            self._call(node, span)
         elif kind == "TimeClause" and command.get("Stmt"):
-            self.statement(script, command["Stmt"], span)
+            self.statement(command["Stmt"], span)
         elif kind == "BinaryCmd":
-            joined.two(self, script, node, span)
-        elif kind in ("Block", "Subshell") and self.launches(node, script):
+            joined.two(self, node, span)
+        elif kind in ("Block", "Subshell") and self.launches(node):
             self.draft.carried(span, "command")
-            self.read(script, command["Stmts"])
+            self.read(command["Stmts"])
         elif kind == "FuncDecl":
             name = str(command["Name"]["Value"])
-            self.functions[name] = (span, script, node)
-            item = self.item(DEFINE, script, node, span)
+            self.functions[name] = node
+            item = self.item(DEFINE, node, span)
             item = item._replace(uses=item.uses - item.sets, sets=frozenset([name]))
             self.placing.functions[name] = item
-        elif kind == "ForClause" and self.launches(node, script):
-            joined.loop(self, script, command, span)
+        elif kind == "ForClause" and self.launches(node):
+            joined.loop(self, command, span)
         else:
-            self.compound(script, node, span)
+            self.compound(node, span)
 
-    def item(self, kind: str, script: Script, node: Node, span: Span) -> Item:
-        uses, sets = frozenset(shell.names_used(node)), shell.names_set(script, node)
+    def item(self, kind: str, node: Node, span: Span) -> Item:
+        uses, sets = frozenset(shell.names_used(node)), shell.names_set(node)
         self.placing.set_by = {**dict.fromkeys(sets, span), **self.placing.set_by}
         uses |= shell.programs_inside(node) & self.functions.keys()
-        source = script.text(node).rstrip("; ")
-        defaulted = shell.names_defaulted(script, node)
+        source = shell.text(node).rstrip("; ")
+        defaulted = shell.names_defaulted(node)
         self.placing.with_default.update(dict.fromkeys(defaulted, span))
         self.placing.without_default |= uses - defaulted
         return Item(kind, span, source, uses, sets, "", self._position())
@@ -93,9 +93,7 @@ class Reader:
 
     # ------------------------------------------------------------ variables
 
-    def _assign(
-        self, script: Script, node: Node, items: list[Node], span: Span, *, exported: bool
-    ) -> None:
+    def _assign(self, node: Node, items: list[Node], span: Span, *, exported: bool) -> None:
         if "sbatch" in shell.programs_inside(node):
             self.draft.decide(span, header.AGAIN)
         for item in items:
@@ -105,25 +103,25 @@ class Reader:
             has_value = bool(item.get("Value") or item.get("Array"))
             if not has_value and not item.get("Naked"):
                 self.scope.values[name] = ""
-            value = self.scope.assign(script, item) if has_value else self.scope.values.get(name)
-            made = self.item(EXPORT if exported else DEFINE, script, node, span)
+            value = self.scope.assign(item) if has_value else self.scope.values.get(name)
+            made = self.item(EXPORT if exported else DEFINE, node, span)
             self.variables.keep(made, name, value, exported=exported)
 
     # ------------------------------------------------------------ commands
 
-    def _call(self, script: Script, node: Node, span: Span) -> None:
+    def _call(self, node: Node, span: Span) -> None:
         """Read a command; its own variables stand in front of each program that it may start."""
-        own, found = self.scope.settings(script, node["Cmd"]), (self.candidates, self.unknown)
+        own, found = self.scope.settings(node["Cmd"]), (self.candidates, self.unknown)
         known = [len(each) for each in found]
-        self._words(script, node, span)
+        self._words(node, span)
         for each, start in zip(found, known) if own else ():
             each[start:] = [one._replace(words=[*own, *one.words]) for one in each[start:]]
 
-    def _words(self, script: Script, node: Node, span: Span) -> None:
-        words = self.words(script, node["Cmd"])
+    def _words(self, node: Node, span: Span) -> None:
+        words = self.words(node["Cmd"])
         name = os.path.basename(words[0]) if words else ""
         documents = [item["Hdoc"] for item in node.get("Redirs") or [] if item.get("Hdoc")]
-        document = self.scope.document(script, documents[0]) if documents else None
+        document = self.scope.document(documents[0]) if documents else None
         if not words:
             self.draft.decide(span, "the command is empty, as far as kit import can see")
         elif name == "read" and document is not None and words[-1].isidentifier():
@@ -134,27 +132,27 @@ class Reader:
             for hole in self.scope.behind(" ".join(words))
         ):
             self._evaluate(" ".join(words[1:]), span)
-        elif name in commands.SETTERS and shell.names_set(script, node):
-            self.variables.keep_set(self.item(DEFINE, script, node, span))
+        elif name in commands.SETTERS and shell.names_set(node):
+            self.variables.keep_set(self.item(DEFINE, node, span))
         elif name == "eval" and self._composes(words):
-            self.candidate(2, words, span, script, node)
+            self.candidate(2, words, span, node)
         elif name == ":" and self.scope.defaults:
-            self.variables.keep_defaults(self.item(DEFINE, script, node, span))
+            self.variables.keep_defaults(self.item(DEFINE, node, span))
         elif name in self.functions:
-            self._call_function(script, node, words, span)
+            self._call_function(node, words, span)
         elif document is not None and os.path.basename(words[-1]) in commands.SHELLS:
             words = [*words, "-c", document]
             if commands.weight(words):
-                self.candidate(3, words, span, script, node)
+                self.candidate(3, words, span, node)
             else:
-                other_commands.read(self, script, node, span, words)
+                other_commands.read(self, node, span, words)
         elif weight := commands.weight(words):
-            self.candidate(weight, words, span, script, node)
+            self.candidate(weight, words, span, node)
         else:
-            other_commands.read(self, script, node, span, words)
+            other_commands.read(self, node, span, words)
 
-    def words(self, script: Script, call: Node) -> list[str]:
-        return [field for word in call["Args"] for field in self.scope.words(script, word)]
+    def words(self, call: Node) -> list[str]:
+        return [field for word in call["Args"] for field in self.scope.words(word)]
 
     def _evaluate(self, text: str, span: Span) -> None:
         try:
@@ -163,7 +161,7 @@ class Reader:
             self.draft.decide(span, "kit import cannot read what eval is given")
             return
         self.draft.carried(span, "command")
-        self.read(inner, inner.statements, span)
+        self.read(inner, span)
 
     def _composes(self, words: list[str]) -> bool:
         """Return whether a text of which only the job knows all is a command that starts ranks."""
@@ -172,38 +170,35 @@ class Reader:
         texts = [re.split(r"=[\"']?", item.source, maxsplit=1)[-1] for item in makers]
         return any(commands.weight(text.split() or [""]) for text in texts)
 
-    def _call_function(self, script: Script, node: Node, words: list[str], span: Span) -> None:
+    def _call_function(self, node: Node, words: list[str], span: Span) -> None:
         name = words[0]
-        where, home, function = self.functions[name]
-        if name in self.inside or not (self._is_around(words) or self.launches(function, home)):
-            item = self.item(ACTION, script, node, span)
-            item = item._replace(uses=item.uses | {name}, sets=shell.names_set(home, function))
+        function = self.functions[name]
+        if name in self.inside or not (self._is_around(words) or self.launches(function)):
+            item = self.item(ACTION, node, span)
+            item = item._replace(uses=item.uses | {name}, sets=shell.names_set(function))
             if shell.programs(function) <= commands.PRINTING and not item.sets:
                 self.draft.left_out(span, NOT_NEEDED)
             else:
                 self.variables.keep_set(item)
             return
-        self.draft.carried(where, "command")
+        self.draft.carried(self.placing.functions[name].span, "command")
         self.draft.carried(span, "command")
         self.inside.append(name)
         body = function["Cmd"]["Body"]
         with self.scope.called(words):
-            self.read(home, (body.get("Cmd") or {}).get("Stmts") or [body])
+            self.read((body.get("Cmd") or {}).get("Stmts") or [body])
         self.inside.pop()
 
     def _is_around(self, words: list[str]) -> bool:
         """Return whether a function of the script runs a program that it is given."""
-        _, home, function = self.functions[words[0]]
-        given = words[1:]
+        function, given = self.functions[words[0]], words[1:]
         if "eval" in shell.programs(function):
             given = " ".join(given).split()
-        elif not re.search(r"\$\{?[@*]", home.text(function)):
+        elif not re.search(r"\$\{?[@*]", shell.text(function)):
             return False
         return bool(given and commands.weight(given))
 
-    def candidate(
-        self, weight: int, words: list[str], span: Span, script: Script, node: Node
-    ) -> None:
+    def candidate(self, weight: int, words: list[str], span: Span, node: Node) -> None:
         if commands.starts_ray(words):
             self.draft.decide(span, "`launcher: ray` starts Ray itself, on every node")
             return
@@ -214,25 +209,25 @@ class Reader:
             remarks += (
                 "it read lines of the script: write them into a file, and have it read that",
             )
-        texts = [script.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
+        texts = [shell.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
         if any(re.match(r"[0-9]*<(?!\s*/dev/null)", text) for text in texts):
             remarks += ("it read its input from a file: kit gives a program none",)
         elif texts and weight:
             self.draft.left_out(span, joined.LOGS)
         uses = frozenset(shell.names_used(node))
-        text, sweep = script.text(node), self.scope.sweep
+        text, sweep = shell.text(node), self.scope.sweep
         about = (span, text, uses, remarks, sweep, self._position())
         (self.candidates if weight else self.unknown).append(Candidate(weight, words, *about))
 
-    def launches(self, node: Node, script: Script) -> bool:
+    def launches(self, node: Node) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
         with self.scope.ahead():
             for call in shell.calls(node):
-                words = self.words(script, call)
+                words = self.words(call)
                 called = self.functions.get(words[0]) if words else None
                 if words and (commands.weight(words) or (called and self._is_around(words))):
                     return True
-                if called and called[2] is not node and self.launches(called[2], called[1]):
+                if called and called is not node and self.launches(called):
                     return True
         return False
 
@@ -249,20 +244,20 @@ class Reader:
             return False
         return True
 
-    def compound(self, script: Script, node: Node, span: Span) -> None:
+    def compound(self, node: Node, span: Span) -> None:
         """Place a condition, a loop, or a list of commands."""
-        item = self.item(ACTION, script, node, span)
-        if shell.kind(node) == "BinaryCmd" and script.operator(node["Cmd"]) == "&&":
+        item = self.item(ACTION, node, span)
+        if shell.kind(node) == "BinaryCmd" and shell.operator(node["Cmd"]) == "&&":
             # As the last line of `host_setup`, a test that is false would end the job.
-            item = item._replace(source=joined.as_if(script, node["Cmd"]))
+            item = item._replace(source=joined.as_if(node["Cmd"]))
         programs = {commands.program(shell.literals(call)) for call in shell.calls(node)}
-        if self.launches(node, script):
+        if self.launches(node):
             self.draft.decide(span, "the program is started under a condition: see which is meant")
             self.variables.leave_open(item)
             for call in shell.calls(node):
-                words = self.words(script, call)
+                words = self.words(call)
                 if words and (weight := commands.weight(words)):
-                    words = [*self.scope.settings(script, call), *words]
+                    words = [*self.scope.settings(call), *words]
                     about = (*item[1:4], (), self.scope.sweep, item.position, item.sets)
                     self.candidates.append(Candidate(weight, words, *about))
             return
@@ -278,7 +273,7 @@ class Reader:
             return
         if programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.draft.decide(span, "kit starts the program on every node itself, and once")
-        elif programs - harmless or script.writes(node):
+        elif programs - harmless or shell.writes(node):
             self.placing.add(item)
         elif prepares:
             self.placing.add(item._replace(kind=PREPARE))

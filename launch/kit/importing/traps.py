@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kit.base.errors import KitError
 from kit.importing import commands, header, shell
 from kit.importing.draft import Draft
-from kit.importing.shell import Node, Script, Span
+from kit.importing.shell import Node, Span
 
 _AT_THE_END = {"EXIT", "0", "ERR"}
 _PRINTING = commands.PRINTING - {"scontrol"} | {"trap"}
@@ -18,13 +18,13 @@ def read(
     words: list[str],
     span: Span,
     draft: Draft,
-    functions: Mapping[str, tuple[Span, Script, Node]],
+    functions: Mapping[str, Node],
 ) -> None:
     """Put a trap on the ledger."""
     handler, signals = (words[1], {*words[2:]}) if len(words) > 2 else ("", {*words[1:]})
-    _, home, body = functions.get(handler, ((0, 0), None, {}))
-    programs = shell.programs(body) if home else _of_text(handler)
-    writes = home.writes(body) if home else ">" in handler
+    body = functions.get(handler)
+    programs = shell.programs(body) if body else _of_text(handler)
+    writes = shell.writes(body) if body else ">" in handler
     if programs and programs <= _PRINTING and not writes:
         draft.left_out(span, "a trap that only prints, or ends the script")
     elif signals <= _AT_THE_END or (programs and programs <= _PRINTING | _CLEANING):
@@ -36,6 +36,6 @@ def read(
 
 def _of_text(text: str) -> set[str]:
     try:
-        return shell.programs(shell.parse(text, "trap").statements)
+        return shell.programs(shell.parse(text, "trap"))
     except KitError:
         return {text}

@@ -7,14 +7,14 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from kit.base import assets
 from kit.base.errors import KitError
 from kit.config import shell_words
 from kit.config.job import Job
 from kit.importing import shell
-from kit.importing.shell import Node, Script
+from kit.importing.shell import Node
 from kit.plan import run_paths
 from kit.plan.mounting import FileView
 
@@ -90,7 +90,7 @@ def words(lines: str) -> tuple[Word, ...]:
         return ()
     found = []
     for before, node in _words(script, without=("DblQuoted",)):
-        text = script.text(node) if shell.literal(node) else ""
+        text = shell.text(node) if shell.literal(node) else ""
         if _PLAIN.fullmatch(text):
             before, path = _split(before, text)
             start = node["Pos"]["Offset"] + len(text[: len(text) - len(path)].encode())
@@ -143,8 +143,8 @@ def _moved(lines: str) -> bytes:
     is_mentioned = _mentions_move(lines)
     if not script:
         return (b"\1" if is_mentioned else b"\0") * size
-    nodes = [*shell.descend(script.statements)]
-    moves = [node["Pos"]["Offset"] for node in nodes if _is_move(script, node, is_mentioned)]
+    nodes = [*shell.descend(script)]
+    moves = [node["Pos"]["Offset"] for node in nodes if _is_move(node, is_mentioned)]
     is_move, is_harmless, found = (bytearray(size) for _ in range(3))
     for at in moves:
         is_move[at] = 1
@@ -159,14 +159,14 @@ def _moved(lines: str) -> bytes:
     return b"\1" * size if is_outside else bytes(found)
 
 
-def _is_move(script: Script, node: Node, is_mentioned: bool) -> bool:
+def _is_move(node: Node, is_mentioned: bool) -> bool:
     """Return whether a command goes to another folder, or a text for a shell may do so.
 
     is_mentioned: whether the script has words for that anywhere.
     """
     if node.get("Hdoc"):
-        return _mentions_move(script.text(node["Hdoc"]))
-    words = [script.text(word) for word in node.get("Args") or [] if word.get("Parts")]
+        return _mentions_move(shell.text(node["Hdoc"]))
+    words = [shell.text(word) for word in node.get("Args") or [] if word.get("Parts")]
     while words[1:] and words[0] in ("builtin", "command"):
         del words[0]
     if node.get("Type") != "CallExpr" or not words:
@@ -210,12 +210,12 @@ def written(lines: str) -> frozenset[str]:
     script = _read(lines)[0]
     if not script:
         return frozenset()
-    named = [_split(before, script.text(node)) for before, node in _words(script)]
+    named = [_split(before, shell.text(node)) for before, node in _words(script)]
     found = [path for before, path in named if is_written(before)]
-    for node in shell.descend(script.statements):
-        found += [script.text(each["Word"]) for each in script.redirects_into_files(node)]
+    for node in shell.descend(script):
+        found += [shell.text(each["Word"]) for each in shell.redirects_into_files(node)]
         if node.get("Type") == "CallExpr" and node.get("Args"):
-            found += _written_by(*(script.text(word).strip("\"'") for word in node["Args"]))
+            found += _written_by(*(shell.text(word).strip("\"'") for word in node["Args"]))
     variables = map(_VARIABLE.fullmatch, found)
     through = {f"{variable[1]}=" for variable in variables if variable}
     found += [path for before, path in named if before in through]
@@ -233,27 +233,25 @@ def _written_by(command: str, *operands: str) -> Iterable[str]:
 
 
 @lru_cache(maxsize=8)
-def _read(lines: str) -> tuple[Optional[Script], str]:
+def _read(lines: str) -> tuple[list[Node], str]:
     """Return what shfmt reads, or why it cannot."""
     if not lines:
-        return None, ""
+        return [], ""
     try:
         return shell.parse(lines, ""), ""
     except (KitError, OSError, ValueError, RecursionError, subprocess.SubprocessError):
         has_tool = assets.program("shfmt")
-    return (
-        None,
-        "shfmt cannot read it" if has_tool else "that needs shfmt on PATH (pip install shfmt-py)",
-    )
+    lacks = "that needs shfmt on PATH (pip install shfmt-py)"
+    return [], "shfmt cannot read it" if has_tool else lacks
 
 
-def _words(script: Script, without: tuple[str, ...] = ()) -> Iterator[tuple[str, Node]]:
+def _words(script: list[Node], without: tuple[str, ...] = ()) -> Iterator[tuple[str, Node]]:
     """Yield the words of commands, and the values of variables, with what is before each."""
 
     def listed(before: str, nodes: list[Node]) -> Iterator[tuple[str, Node]]:
-        return zip([before, *map(script.text, nodes)], nodes)
+        return zip([before, *map(shell.text, nodes)], nodes)
 
-    for node in shell.descend(script.statements, without):
+    for node in shell.descend(script, without):
         if node.get("Type") == "CallExpr":
             yield from listed("", node.get("Args") or [])
         elif node.get("Type") == "WordIter":  # of `for name in ...`
