@@ -5,14 +5,12 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
-import typer
-
 from kit.base import formats
 from kit.base.errors import UsageError
 from kit.cli import messages
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
-from kit.cli.options import Json
+from kit.cli.options import Json, argument, flag, option
 from kit.importing import importer
 from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT
 from kit.importing.importer import Imported
@@ -25,14 +23,11 @@ from kit.importing.importer import Imported
     epilog=examples("kit import old.sbatch", "kit import old.sbatch --output job.yaml"),
 )
 def import_(
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The batch script.")],
+    script: Annotated[str, argument("SCRIPT", "The batch script.")],
     output: Annotated[
-        Optional[str],
-        typer.Option(
-            "--output", metavar="FILE", help="The job file to write.", show_default="the screen"
-        ),
+        Optional[str], option("--output", "FILE", "The job file to write.", "the screen")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Annotated[bool, flag("--force", "Replace an existing file.")] = False,
     as_json: Json = False,
 ) -> None:
     """Turn a batch script into a job file, and list what you have to decide.

@@ -4,62 +4,36 @@ import functools
 import sys
 from typing import Annotated, Optional
 
-import typer
-
 from kit.api.job_request import JobRequest, Use
 from kit.cli import completion
 from kit.cli.app import app
 from kit.cli.help import RUN, Command, examples
 from kit.cli.job_options import SHAPED, takes_job
-from kit.cli.options import DryRun, Json, Local, Output, Svg
+from kit.cli.options import DryRun, Json, Local, Output, Svg, flag, option
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
 
 Sizes = Annotated[
     Optional[str],
-    typer.Option(
-        "--sizes",
-        metavar="LIST",
-        help="Sizes to measure: 1K-256M, or 1M,8M,64M.",
-        show_default="1K to 64M; on GPUs to 1G",
+    option(
+        "--sizes", "LIST", "Sizes to measure: 1K-256M, or 1M,8M,64M.", "1K to 64M; on GPUs to 1G"
     ),
 ]
 Repeats = Annotated[
-    Optional[int],
-    typer.Option(
-        "--repeats",
-        metavar="N",
-        help="How often to measure each size.",
-        show_default="for a second",
-    ),
+    Optional[int], option("--repeats", "N", "How often to measure each size.", "for a second")
 ]
 Pairs = Annotated[
-    bool,
-    typer.Option("--pairs", help="Also measure each pair of nodes, and name a slow node or link."),
+    bool, flag("--pairs", "Also measure each pair of nodes, and name a slow node or link.")
 ]
 Expected = Annotated[
-    Optional[str],
-    typer.Option(
-        "--expect",
-        metavar="GBPS",
-        help="Bus bandwidth that you expect.",
-        show_default="the profile's",
-    ),
+    Optional[str], option("--expect", "GBPS", "Bus bandwidth that you expect.", "the profile's")
 ]
 Share = Annotated[
-    Optional[str],
-    typer.Option(
-        "--share", metavar="PART", help="Exit with 1 below this part of it.", show_default="0.8"
-    ),
+    Optional[str], option("--share", "PART", "Exit with 1 below this part of it.", "0.8")
 ]
 Measured = Annotated[
     Optional[str],
-    typer.Option(
-        "--show",
-        metavar="RUN",
-        help="Show what an earlier run measured.",
-        autocompletion=completion.runs,
-    ),
+    option("--show", "RUN", "Show what an earlier run measured.", autocompletion=completion.runs),
 ]
 
 

@@ -6,13 +6,12 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Optional
 
-import typer
-
 from kit.base.errors import Problems
 from kit.base.formats import size
 from kit.cli import completion, messages, options
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
+from kit.cli.options import argument, flag, option
 from kit.images import build_request
 from kit.images.build_request import BuilderOptions, BuildRequest
 
@@ -20,121 +19,104 @@ command = functools.partial(app.command, cls=Command, rich_help_panel=START)
 
 Target = Annotated[
     Optional[str],
-    typer.Argument(
-        metavar="[RECIPE|IMAGE]",
-        help="A name in containers/, a Dockerfile, or an image: docker://NAME, dockerd://NAME,"
+    argument(
+        "[RECIPE|IMAGE]",
+        "A name in containers/, a Dockerfile, or an image: docker://NAME, dockerd://NAME,"
         " FILE.tar, FILE.sqsh.",
-        show_default="the recipe here, else kit's own",
+        "the recipe here, else kit's own",
         autocompletion=completion.recipes,
     ),
 ]
 Words = Annotated[
     Optional[list[str]],
-    typer.Argument(
-        metavar="[-- OPTIONS]", help="Options passed on to docker build or podman build."
-    ),
+    argument("[-- OPTIONS]", "Options passed on to docker build or podman build."),
 ]
 Name = Annotated[
     Optional[str],
-    typer.Option(
+    option(
         "--name",
-        metavar="NAME",
-        help="The name by which jobs use the image.",
-        show_default="the recipe's folder, or the image's name",
+        "NAME",
+        "The name by which jobs use the image.",
+        "the recipe's folder, or the image's name",
     ),
 ]
 Device = Annotated[
     str,
-    typer.Option(
+    option(
         "--device",
-        metavar="gpu|cpu",
-        help="Build on the recipe's base for GPUs or for CPUs.",
+        "gpu|cpu",
+        "Build on the recipe's base for GPUs or for CPUs.",
         autocompletion=completion.one_of("gpu", "cpu"),
     ),
 ]
 Engine = Annotated[
     Optional[str],
-    typer.Option(
+    option(
         "--engine",
-        metavar="NAME",
-        help="The engine that builds: docker, podman, apptainer or enroot.",
-        show_default="the first one here",
+        "NAME",
+        "The engine that builds: docker, podman, apptainer or enroot.",
+        "the first one here",
         autocompletion=completion.engines,
     ),
 ]
 Arguments = Annotated[
     Optional[list[str]],
-    typer.Option(
+    option(
         "--build-arg",
-        metavar="NAME[=VALUE]",
-        help="Build argument; NAME alone takes its value from the environment. May be given again.",
+        "NAME[=VALUE]",
+        "Build argument; NAME alone takes its value from the environment. May be given again.",
     ),
 ]
 Secrets = Annotated[
     Optional[list[str]],
-    typer.Option(
+    option(
         "--secret",
-        metavar="id=ID,src=FILE|env=NAME",
-        help="Secret for RUN --mount=type=secret; stays out of the layers. May be given again."
+        "id=ID,src=FILE|env=NAME",
+        "Secret for RUN --mount=type=secret; stays out of the layers. May be given again."
         " Docker and Podman only.",
     ),
 ]
 Ssh = Annotated[
     Optional[list[str]],
-    typer.Option(
+    option(
         "--ssh",
-        metavar="ID[=SOCKET]",
-        help="SSH agent or key for RUN --mount=type=ssh. May be given again. Docker and Podman"
-        " only.",
+        "ID[=SOCKET]",
+        "SSH agent or key for RUN --mount=type=ssh. May be given again. Docker and Podman only.",
     ),
 ]
 Stage = Annotated[
     Optional[str],
-    typer.Option(
-        "--target",
-        metavar="STAGE",
-        help="Stage of the Dockerfile to stop at. Docker and Podman only.",
-    ),
+    option("--target", "STAGE", "Stage of the Dockerfile to stop at. Docker and Podman only."),
 ]
 Platform = Annotated[
     Optional[str],
-    typer.Option(
-        "--platform", metavar="OS/ARCH", help="Build or take an image for another kind of machine."
-    ),
+    option("--platform", "OS/ARCH", "Build or take an image for another kind of machine."),
 ]
-NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Run every step again. Docker and Podman only.")
-]
+NoCache = Annotated[bool, flag("--no-cache", "Run every step again. Docker and Podman only.")]
 To = Annotated[
     str,
-    typer.Option(
+    option(
         "--to",
-        metavar="sqsh|sif|docker",
-        help="Format: sqsh runs everywhere; docker leaves the image in the engine.",
+        "sqsh|sif|docker",
+        "Format: sqsh runs everywhere; docker leaves the image in the engine.",
         autocompletion=completion.one_of("sqsh", "sif", "docker"),
     ),
 ]
-Folder = Annotated[str, typer.Option("--images", metavar="DIR", help="Folder for the file.")]
-Update = Annotated[
-    bool, typer.Option("--update", help="Ask the registry for the base's digest again.")
-]
+Folder = Annotated[str, option("--images", "DIR", "Folder for the file.")]
+Update = Annotated[bool, flag("--update", "Ask the registry for the base's digest again.")]
 Locked = Annotated[
     Optional[str],
-    typer.Option(
+    option(
         "--locked",
-        metavar="FILE",
-        help="Refuse bases and packages that differ from this record of a build: images/NAME.json.",
+        "FILE",
+        "Refuse bases and packages that differ from this record of a build: images/NAME.json.",
     ),
 ]
 Wait = Annotated[
-    int,
-    typer.Option(
-        "--wait", metavar="SECONDS", help="Time to wait for another build of the same image."
-    ),
+    int, option("--wait", "SECONDS", "Time to wait for another build of the same image.")
 ]
 Elsewhere = Annotated[
-    Optional[str],
-    options.cluster(help="Build on the login node of this cluster (a profile with ssh)."),
+    Optional[str], options.cluster("Build on the login node of this cluster (a profile with ssh).")
 ]
 
 

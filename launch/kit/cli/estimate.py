@@ -6,16 +6,14 @@ import sys
 import time
 from typing import Annotated, Any, Optional
 
-import typer
-
 from kit.api.job_request import JobRequest, Use
 from kit.base import console, formats
 from kit.base.errors import KitError
-from kit.cli import messages, options, tables
+from kit.cli import completion, messages, tables
 from kit.cli.app import app
 from kit.cli.help import RUN, Command, examples
 from kit.cli.job_options import takes_job
-from kit.cli.options import Json
+from kit.cli.options import Json, flag, option
 from kit.cluster import when as estimates
 from kit.cluster.when import SOON_S, EarliestStart, Estimates
 from kit.config import command_line
@@ -31,13 +29,16 @@ def when(
     job: JobRequest,
     partition: Annotated[
         Optional[str],
-        options.partition(help="Only these partitions.", show_default="all", metavar="A,B"),
+        option(
+            "-p --partition",
+            "A,B",
+            "Only these partitions.",
+            "all",
+            autocompletion=completion.partitions,
+        ),
     ] = None,
     shapes: Annotated[
-        bool,
-        typer.Option(
-            "--shapes/--no-shapes", help="Also try the same ranks on other numbers of nodes."
-        ),
+        bool, flag("--shapes/--no-shapes", "Also try the same ranks on other numbers of nodes.")
     ] = True,
     as_json: Json = False,
 ) -> None:

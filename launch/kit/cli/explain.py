@@ -10,14 +10,12 @@ import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
-import typer
-
 from kit.base import console
 from kit.base.errors import UsageError
 from kit.cli import completion, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import EXPLAIN, Command, examples
-from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg
+from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg, argument, flag, option
 from kit.files import typed_json
 from kit.runs import diff as differences
 from kit.runs.rerun import folder_of
@@ -46,12 +44,7 @@ def timeline(
     run: LastRun = None,
     attempt: Annotated[
         Optional[int],
-        typer.Option(
-            "--attempt",
-            metavar="N",
-            help="Attempt of a job that was started again.",
-            show_default="the last",
-        ),
+        option("--attempt", "N", "Attempt of a job that was started again.", "the last"),
     ] = None,
     svg: Svg = None,
     as_json: Json = False,
@@ -75,13 +68,13 @@ def timeline(
 def hang(
     run: RunningRun = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Show whole stacks, of all threads and child processes.")
+        bool, flag("--full", "Show whole stacks, of all threads and child processes.")
     ] = False,
     pause: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--pause/--no-pause",
-            help="Read stacks with py-spy, which pauses each process for some milliseconds, or do"
+            "Read stacks with py-spy, which pauses each process for some milliseconds, or do"
             " without py-spy.",
         ),
     ] = True,
@@ -105,10 +98,7 @@ def hang(
 def diff(
     first: OneRun,
     second: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="The run to compare it with.", autocompletion=completion.runs
-        ),
+        str, argument("RUN", "The run to compare it with.", autocompletion=completion.runs)
     ],
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from kit.base.formats import ago, number, size
 from kit.cli import elsewhere, messages, options, tables
 from kit.cli.app import SETTINGS, app
 from kit.cli.help import TIDY, Command, Group, examples
-from kit.cli.options import Json
+from kit.cli.options import Json, argument, flag, option
 from kit.images import data_pack, gc, inventory
 from kit.images.gc import Leftover
 from kit.images.inventory import ImageFile
@@ -28,12 +28,9 @@ app.add_typer(
 @images.callback(invoke_without_command=True)
 def images_list(
     context: typer.Context,
-    folder: Annotated[
-        str, typer.Option("--images", metavar="DIR", help="Folder of the image files.")
-    ] = "images",
+    folder: Annotated[str, option("--images", "DIR", "Folder of the image files.")] = "images",
     cluster: Annotated[
-        Optional[str],
-        options.cluster(help="Images of this cluster (a profile with ssh)."),
+        Optional[str], options.cluster("Images of this cluster (a profile with ssh).")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -80,29 +77,17 @@ def _image_row(item: ImageFile) -> tuple[str, ...]:
 def images_gc(
     context: typer.Context,
     folder: Annotated[
-        Optional[str],
-        typer.Option(
-            "--images", metavar="DIR", help="Folder of the image files.", show_default="images"
-        ),
+        Optional[str], option("--images", "DIR", "Folder of the image files.", "images")
     ] = None,
     nodes: Annotated[
         Optional[str],
-        typer.Option(
-            "--nodes",
-            metavar="LIST",
-            help="Clean up these nodes, such as node[1-4].",
-            show_default="this machine",
-        ),
+        option("--nodes", "LIST", "Clean up these nodes, such as node[1-4].", "this machine"),
     ] = None,
-    days: Annotated[
-        int,
-        typer.Option("--days", metavar="N", help="Keep what jobs used in the last N days."),
-    ] = 7,
+    days: Annotated[int, option("--days", "N", "Keep what jobs used in the last N days.")] = 7,
     cluster: Annotated[
-        Optional[str],
-        options.cluster(help="Cluster profile with the scratch folder."),
+        Optional[str], options.cluster("Cluster profile with the scratch folder.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    yes: Annotated[bool, flag("--yes", "Remove without asking.")] = False,
 ) -> None:
     """Remove images, containers, copies, caches and layers that were not used for some days."""
     of_group = context.parent.params if context.parent else {}
@@ -148,11 +133,8 @@ def _agreed() -> bool:
     epilog=examples("kit images pack imagenet", "kit images pack imagenet /data/imagenet.sqsh"),
 )
 def images_pack(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of the data set.")],
-    file: Annotated[
-        Optional[str],
-        typer.Argument(metavar="[FILE]", help="New squashfs file.", show_default="FOLDER.sqsh"),
-    ] = None,
+    folder: Annotated[str, argument("FOLDER", "Folder of the data set.")],
+    file: Annotated[Optional[str], argument("[FILE]", "New squashfs file.", "FOLDER.sqsh")] = None,
 ) -> None:
     """Pack a folder of data into one squashfs file, whose content a job mounts."""
     source = Path(folder)

@@ -4,15 +4,26 @@ import functools
 import sys
 from typing import Annotated, Optional
 
-import typer
-
 from kit.api.job_request import JobRequest, Use
 from kit.base.errors import refuse_together
 from kit.cli import completion, messages, options, submission
 from kit.cli.app import app
 from kit.cli.help import RUN, Command, examples
 from kit.cli.job_options import takes_job
-from kit.cli.options import DryRun, Follow, Json, LastRun, Local, OneRun, OneTask, Output, Task
+from kit.cli.options import (
+    DryRun,
+    Follow,
+    Json,
+    LastRun,
+    Local,
+    OneRun,
+    OneTask,
+    Output,
+    Task,
+    argument,
+    flag,
+    option,
+)
 from kit.images import package_store
 from kit.plan.run_paths import RunPaths
 from kit.runs import dependencies, execute, run_dir
@@ -27,20 +38,17 @@ LIVE = Use(code="live", runs_here=True)  # it starts at once
 
 After = Annotated[
     Optional[list[str]],
-    typer.Option(
+    option(
         "--after",
-        metavar="RUN",
-        help="Start after this run has succeeded; any:RUN: after it has ended; notok:RUN: after it"
+        "RUN",
+        "Start after this run has succeeded; any:RUN: after it has ended; notok:RUN: after it"
         " has failed. May be given again.",
         autocompletion=completion.runs_to_wait_for,
     ),
 ]
-Parsable = Annotated[
-    bool, typer.Option("--parsable", help="Print only the job's id, as sbatch does.")
-]
+Parsable = Annotated[bool, flag("--parsable", "Print only the job's id, as sbatch does.")]
 TestOnly = Annotated[
-    bool,
-    typer.Option("--test-only", help="Print Slurm's estimate of the start time; submit nothing."),
+    bool, flag("--test-only", "Print Slurm's estimate of the start time; submit nothing.")
 ]
 
 
@@ -97,10 +105,7 @@ def rerun(
     run: LastRun = None,
     task: Task = None,
     output: Output = None,
-    image: Annotated[
-        Optional[str],
-        options.image(help="Use this image instead of the run's."),
-    ] = None,
+    image: Annotated[Optional[str], options.image("Use this image instead of the run's.")] = None,
     follow: Follow = False,
 ) -> None:
     """Start a run again: its scripts, with its copy of the code.
@@ -150,12 +155,9 @@ def render(job: JobRequest, output: Output = None) -> None:
 def shell(
     job: JobRequest,
     output: Output = None,
-    node: Annotated[
-        str, typer.Option("--node", metavar="N", help="Node, by its number or its name.")
-    ] = "0",
+    node: Annotated[str, option("--node", "N", "Node, by its number or its name.")] = "0",
     jupyter: Annotated[
-        bool,
-        typer.Option("--jupyter", help="Start Jupyter on the node, and print how to reach it."),
+        bool, flag("--jupyter", "Start Jupyter on the node, and print how to reach it.")
     ] = False,
     local: Local = False,
     task: OneTask = None,
@@ -179,17 +181,10 @@ def shell(
 def exec_(
     run: OneRun,
     command: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="-- CMD...", help="The command, with its arguments."),
+        Optional[list[str]], argument("-- CMD...", "The command, with its arguments.")
     ] = None,
     node: Annotated[
-        Optional[str],
-        typer.Option(
-            "--node",
-            metavar="N",
-            help="Node, by its name or number, or 'all'.",
-            show_default="the first",
-        ),
+        Optional[str], option("--node", "N", "Node, by its name or number, or 'all'.", "the first")
     ] = None,
     task: Task = None,
 ) -> None:

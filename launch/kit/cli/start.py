@@ -5,58 +5,42 @@ import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
-import typer
-
 from kit.base import console
 from kit.base.errors import UsageError
 from kit.cli import completion as values
 from kit.cli import messages, options, shells
 from kit.cli.app import app
 from kit.cli.help import START, Command, examples
-from kit.cli.options import Cluster, Json
+from kit.cli.options import Cluster, Json, argument, flag, option
 
 command = functools.partial(app.command, cls=Command, rich_help_panel=START)
 
 
 Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="[FOLDER|PROGRAM]",
-        help="Your program, or the folder for job.yaml.",
-        show_default="here",
-    ),
+    str, argument("[FOLDER|PROGRAM]", "Your program, or the folder for job.yaml.", "here")
 ]
 Look = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--look/--no-look",
-        help="Ask an idle node what it has, with a job of a few seconds, or skip that.",
+        "Ask an idle node what it has, with a job of a few seconds, or skip that.",
     ),
 ]
 Rehearsal = Annotated[
-    bool,
-    typer.Option(
-        "--local",
-        help="Write a job for kit run on this machine, even if Slurm is here.",
-    ),
+    bool, flag("--local", "Write a job for kit run on this machine, even if Slurm is here.")
 ]
-List = Annotated[
-    bool,
-    typer.Option("--list", help="List the cluster profiles, and do nothing else."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+List = Annotated[bool, flag("--list", "List the cluster profiles, and do nothing else.")]
+Force = Annotated[bool, flag("--force", "Replace existing files.")]
 
 
 @command(epilog=examples("kit init", "kit init train.py", "kit init --local"))
 def init(
     target: Target = ".",
     image: Annotated[
-        Optional[str],
-        options.image(help="The job's image.", show_default="the last one of kit build here"),
+        Optional[str], options.image("The job's image.", "the last one of kit build here")
     ] = None,
     partition: Annotated[
-        Optional[str],
-        options.partition(help="Slurm's partition.", show_default="one with GPUs, or the default"),
+        Optional[str], options.partition("Slurm's partition.", "one with GPUs, or the default")
     ] = None,
     look: Look = True,
     local: Rehearsal = False,
@@ -73,39 +57,23 @@ def init(
 
 
 Job = Annotated[
-    Optional[str],
-    typer.Argument(
-        metavar="[JOB]", help="Check what this job needs: a job file (.yaml) or a program."
-    ),
+    Optional[str], argument("[JOB]", "Check what this job needs: a job file (.yaml) or a program.")
 ]
 Count = Annotated[
-    Optional[int],
-    typer.Option(
-        "--nodes", metavar="N", help="Check N nodes.", show_default="all that are free", min=1
-    ),
+    Optional[int], option("--nodes", "N", "Check N nodes.", "all that are free", min=1)
 ]
 Nodelist = Annotated[
-    Optional[str],
-    typer.Option("--nodelist", metavar="LIST", help="Check these nodes, such as node[1-4]."),
+    Optional[str], option("--nodelist", "LIST", "Check these nodes, such as node[1-4].")
 ]
-Account = Annotated[
-    Optional[str],
-    typer.Option("--account", metavar="NAME", help="Account for the short job."),
-]
+Account = Annotated[Optional[str], option("--account", "NAME", "Account for the short job.")]
 Runtime = Annotated[
     Optional[str],
-    typer.Option(
-        "--runtime",
-        metavar="NAME",
-        help="Container runtime to check.",
-        autocompletion=values.OF_KEY["runtime"],
+    option(
+        "--runtime", "NAME", "Container runtime to check.", autocompletion=values.OF_KEY["runtime"]
     ),
 ]
 Wait = Annotated[
-    int,
-    typer.Option(
-        "--wait", metavar="SECONDS", help="Time that the short job may wait for its nodes.", min=1
-    ),
+    int, option("--wait", "SECONDS", "Time that the short job may wait for its nodes.", min=1)
 ]
 
 
@@ -115,15 +83,12 @@ def doctor(
     count: Count = None,
     nodelist: Nodelist = None,
     partition: Annotated[
-        Optional[str],
-        options.partition(
-            help="Check nodes of this partition.", show_default="the default partition"
-        ),
+        Optional[str], options.partition("Check nodes of this partition.", "the default partition")
     ] = None,
     account: Account = None,
     cluster: Cluster = None,
     runtime: Runtime = None,
-    image: Annotated[Optional[str], options.image(help="The job's image.")] = None,
+    image: Annotated[Optional[str], options.image("The job's image.")] = None,
     wait: Wait = 60,
     as_json: Json = False,
 ) -> None:
@@ -150,7 +115,7 @@ def doctor(
 @command(epilog=examples("kit schema > job.schema.json"))
 def schema(
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Print the schema of cluster profiles instead.")
+        bool, flag("--cluster", "Print the schema of cluster profiles instead.")
     ] = False,
 ) -> None:
     """Print the JSON schema of a job file, with which an editor checks and completes it."""
@@ -162,12 +127,7 @@ def schema(
 @command(epilog=examples("source <(kit completion bash)", "source <(kit completion zsh)"))
 def completion(
     shell: Annotated[
-        str,
-        typer.Argument(
-            metavar="bash|zsh|fish",
-            help="The shell.",
-            autocompletion=values.one_of(*shells.SHELLS),
-        ),
+        str, argument("bash|zsh|fish", "The shell.", autocompletion=values.one_of(*shells.SHELLS))
     ],
 ) -> None:
     """Print what a shell needs to complete commands, options, runs and files."""

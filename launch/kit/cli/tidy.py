@@ -5,13 +5,11 @@ import sys
 import time
 from typing import Annotated, Optional
 
-import typer
-
 from kit.base.errors import KitError, UsageError
 from kit.cli import completion, messages, tables
 from kit.cli.app import app
 from kit.cli.help import TIDY, Command, examples
-from kit.cli.options import Cluster, Json, OneRun, Task
+from kit.cli.options import Cluster, Json, OneRun, Task, argument, option
 from kit.config import profiles
 from kit.plan import bad_nodes
 from kit.runs import asking, cancelling
@@ -23,10 +21,8 @@ command = functools.partial(app.command, cls=Command, rich_help_panel=TIDY)
 def cancel(
     run: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN...",
-            help="Job ids, run directories or names.",
-            autocompletion=completion.active_runs,
+        argument(
+            "RUN...", "Job ids, run directories or names.", autocompletion=completion.active_runs
         ),
     ],
     task: Task = None,
@@ -67,9 +63,7 @@ def stop(run: OneRun, task: Task = None) -> None:
 
 @command(epilog=examples("kit nodes", "kit nodes --forget node7"))
 def nodes(
-    forget: Annotated[
-        Optional[str], typer.Option("--forget", metavar="NODE", help="Use this node again.")
-    ] = None,
+    forget: Annotated[Optional[str], option("--forget", "NODE", "Use this node again.")] = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:

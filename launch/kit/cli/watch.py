@@ -9,15 +9,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Optional
 
-import typer
-
 from kit import slurm
 from kit.base import console
 from kit.base.errors import KitError, UsageError, did_you_mean, refuse_together
 from kit.cli import completion, following, messages, run_views
 from kit.cli.app import app
 from kit.cli.help import WATCH, Command, examples
-from kit.cli.options import All, Json, LastRun, Task
+from kit.cli.options import All, Json, LastRun, Task, argument, flag, option
 from kit.files import safe_read
 from kit.runs import (
     array_status,
@@ -46,17 +44,16 @@ command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
 def status(
     run: Annotated[
         Optional[str],
-        typer.Argument(
-            metavar="[RUN]",
-            help="A job id, a run directory or a name.",
-            show_default="all active runs, and those of the last day",
+        argument(
+            "[RUN]",
+            "A job id, a run directory or a name.",
+            "all active runs, and those of the last day",
             autocompletion=completion.runs,
         ),
     ] = None,
     task: Task = None,
     watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Show it again every ten seconds, until all runs have ended."),
+        bool, flag("--watch", "Show it again every ten seconds, until all runs have ended.")
     ] = False,
     everywhere: All = False,
     as_json: Json = False,
@@ -145,19 +142,18 @@ def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
 @command(epilog=examples("kit runs", "kit runs --state FAILED --last 5"))
 def runs(
     name: Annotated[
-        Optional[str],
-        typer.Option("--name", metavar="TEXT", help="Only runs whose names contain TEXT."),
+        Optional[str], option("--name", "TEXT", "Only runs whose names contain TEXT.")
     ] = None,
     state: Annotated[
         Optional[str],
-        typer.Option(
+        option(
             "--state",
-            metavar="STATE",
-            help="Only runs in this state: FAILED, COMPLETED ...",
+            "STATE",
+            "Only runs in this state: FAILED, COMPLETED ...",
             autocompletion=completion.one_of(*completion.STATES),
         ),
     ] = None,
-    last: Annotated[int, typer.Option("--last", metavar="N", help="Only the last N.", min=1)] = 50,
+    last: Annotated[int, option("--last", "N", "Only the last N.", min=1)] = 50,
     everywhere: All = False,
     as_json: Json = False,
 ) -> None:
@@ -178,28 +174,21 @@ def runs(
 )
 def logs(
     run: LastRun = None,
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Keep printing until the run ends.")
-    ] = False,
-    node: Annotated[
-        Optional[str], typer.Option("--node", metavar="NAME", help="Only this node.")
-    ] = None,
-    rank: Annotated[
-        Optional[int], typer.Option("--rank", metavar="N", help="Only this rank.")
-    ] = None,
-    errors: Annotated[bool, typer.Option("--errors", help="Only the ranks that failed.")] = False,
+    follow: Annotated[bool, flag("-f --follow", "Keep printing until the run ends.")] = False,
+    node: Annotated[Optional[str], option("--node", "NAME", "Only this node.")] = None,
+    rank: Annotated[Optional[int], option("--rank", "N", "Only this rank.")] = None,
+    errors: Annotated[bool, flag("--errors", "Only the ranks that failed.")] = False,
     attempt: Annotated[
         Optional[int],
-        typer.Option(
+        option(
             "--attempt",
-            metavar="N",
-            help="Only the logs of this attempt of a job that was started again.",
+            "N",
+            "Only the logs of this attempt of a job that was started again.",
             min=1,
         ),
     ] = None,
     tail: Annotated[
-        Optional[int],
-        typer.Option("--tail", metavar="N", help="Only the last N lines of each log.", min=0),
+        Optional[int], option("--tail", "N", "Only the last N lines of each log.", min=0)
     ] = None,
     task: Task = None,
 ) -> None:
