@@ -2,14 +2,15 @@
 
 import sys
 import warnings
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Callable, Optional, TypeVar, Union
 
 import typer
 
 from kit import __version__
 from kit.base.errors import KitWarning
-from kit.cli.help import Group, examples
+from kit.cli.help import Command, Group, examples
 
+F = TypeVar("F", bound=Callable[..., Any])
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
@@ -21,6 +22,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # entry.py reports every error
     context_settings=SETTINGS,
 )
+
+
+def command(panel: str, *lines: str, name: Optional[str] = None) -> Callable[[F], F]:
+    """Return the decorator of a command: the panel of its help, and examples."""
+    return app.command(name, cls=Command, rich_help_panel=panel, epilog=examples(*lines))
 
 
 def _print_version(is_asked: bool) -> None:

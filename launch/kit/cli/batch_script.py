@@ -8,20 +8,15 @@ from typing import Annotated, Any, Optional
 from kit.base import formats
 from kit.base.errors import UsageError
 from kit.cli import messages
-from kit.cli.app import app
-from kit.cli.help import START, Command, examples
+from kit.cli.app import command
+from kit.cli.help import START
 from kit.cli.options import Json, argument, flag, option
 from kit.importing import importer
 from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT
 from kit.importing.importer import Imported
 
 
-@app.command(
-    "import",
-    cls=Command,
-    rich_help_panel=START,
-    epilog=examples("kit import old.sbatch", "kit import old.sbatch --output job.yaml"),
-)
+@command(START, "kit import old.sbatch", "kit import old.sbatch --output job.yaml", name="import")
 def import_(
     script: Annotated[str, argument("SCRIPT", "The batch script.")],
     output: Annotated[

@@ -6,12 +6,10 @@ from typing import Annotated, Optional
 
 from kit.api.job_request import JobRequest, Use
 from kit.cli import completion
-from kit.cli.app import app
-from kit.cli.help import RUN, Command, examples
+from kit.cli.app import command
+from kit.cli.help import RUN
 from kit.cli.job_options import SHAPED, takes_job
 from kit.cli.options import DryRun, Json, Local, Output, Svg, flag, option
-
-command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
 
 Sizes = Annotated[
     Optional[str],
@@ -37,7 +35,7 @@ Measured = Annotated[
 ]
 
 
-@command(epilog=examples("kit bench -j 2x8 --pairs", "kit bench job.yaml --expect 180"))
+@command(RUN, "kit bench -j 2x8 --pairs", "kit bench job.yaml --expect 180")
 @functools.partial(takes_job, target=SHAPED)
 def bench(
     job: JobRequest,

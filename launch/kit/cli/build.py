@@ -1,6 +1,5 @@
 """Start: build."""
 
-import functools
 import os
 import shlex
 from pathlib import Path
@@ -9,13 +8,11 @@ from typing import Annotated, Optional
 from kit.base.errors import Problems
 from kit.base.formats import size
 from kit.cli import completion, messages, options
-from kit.cli.app import app
-from kit.cli.help import START, Command, examples
+from kit.cli.app import command
+from kit.cli.help import START
 from kit.cli.options import argument, flag, option
 from kit.images import build_request
 from kit.images.build_request import BuilderOptions, BuildRequest
-
-command = functools.partial(app.command, cls=Command, rich_help_panel=START)
 
 Target = Annotated[
     Optional[str],
@@ -121,11 +118,10 @@ Elsewhere = Annotated[
 
 
 @command(
-    epilog=examples(
-        "kit build",
-        "kit build docker://pytorch/pytorch:2.8.0 --name torch",
-        "kit build first --device cpu --build-arg TORCH_INDEX",
-    ),
+    START,
+    "kit build",
+    "kit build docker://pytorch/pytorch:2.8.0 --name torch",
+    "kit build first --device cpu --build-arg TORCH_INDEX",
 )
 def build(
     target: Target = None,

@@ -1,6 +1,5 @@
 """Run: when."""
 
-import functools
 import shlex
 import sys
 import time
@@ -10,20 +9,18 @@ from kit.api.job_request import JobRequest, Use
 from kit.base import console, formats
 from kit.base.errors import KitError
 from kit.cli import completion, messages, tables
-from kit.cli.app import app
-from kit.cli.help import RUN, Command, examples
+from kit.cli.app import command
+from kit.cli.help import RUN
 from kit.cli.job_options import takes_job
 from kit.cli.options import Json, flag, option
 from kit.cluster import when as estimates
 from kit.cluster.when import SOON_S, EarliestStart, Estimates
 from kit.config import command_line
 
-command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
-
 YEAR_S = 365 * formats.DAY_S
 
 
-@command(epilog=examples("kit when job.yaml", "kit when train.py -j 2x8 --partition gpu,long"))
+@command(RUN, "kit when job.yaml", "kit when train.py -j 2x8 --partition gpu,long")
 @takes_job
 def when(
     job: JobRequest,

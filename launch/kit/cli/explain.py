@@ -4,7 +4,6 @@ The long parts are imported when they are called: with all of them, a page of he
 as long.
 """
 
-import functools
 import os
 import sys
 from pathlib import Path
@@ -13,20 +12,18 @@ from typing import Annotated, Optional
 from kit.base import console
 from kit.base.errors import UsageError
 from kit.cli import completion, messages, run_views
-from kit.cli.app import app
-from kit.cli.help import EXPLAIN, Command, examples
+from kit.cli.app import command
+from kit.cli.help import EXPLAIN
 from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg, argument, flag, option
 from kit.files import typed_json
 from kit.runs import diff as differences
 from kit.runs.rerun import folder_of
 
-command = functools.partial(app.command, cls=Command, rich_help_panel=EXPLAIN)
-
 # What --json of `kit why` prints beside the run: docs/json.md.
 OF_FAILURE = ("state", "rank", "node", "outcome", "cause", "title", "fix", "shown_by", "line")
 
 
-@command(epilog=examples("kit why", "kit why 4711"))
+@command(EXPLAIN, "kit why", "kit why 4711")
 def why(run: LastRun = None, as_json: Json = False) -> None:
     """Explain why a run failed: first failing rank, likely cause, suggested fix."""
     from kit.diagnose.why import report
@@ -39,7 +36,7 @@ def why(run: LastRun = None, as_json: Json = False) -> None:
         print(found)
 
 
-@command(epilog=examples("kit timeline", "kit timeline 4711 --svg start.svg"))
+@command(EXPLAIN, "kit timeline", "kit timeline 4711 --svg start.svg")
 def timeline(
     run: LastRun = None,
     attempt: Annotated[
@@ -64,7 +61,7 @@ def timeline(
         (messages.note if as_json else messages.say)(f"wrote {svg}")
 
 
-@command(epilog=examples("kit hang", "kit hang 4711 --full"))
+@command(EXPLAIN, "kit hang", "kit hang 4711 --full")
 def hang(
     run: RunningRun = None,
     full: Annotated[
@@ -94,7 +91,7 @@ def hang(
         print(*report.lines(ranks, full), sep="\n")
 
 
-@command(epilog=examples("kit diff 4711 4712"))
+@command(EXPLAIN, "kit diff 4711 4712")
 def diff(
     first: OneRun,
     second: Annotated[

@@ -7,8 +7,8 @@ from typing import Annotated, Optional
 from kit.api.job_request import JobRequest, Use
 from kit.base.errors import refuse_together
 from kit.cli import completion, messages, options, submission
-from kit.cli.app import app
-from kit.cli.help import RUN, Command, examples
+from kit.cli.app import command
+from kit.cli.help import RUN
 from kit.cli.job_options import takes_job
 from kit.cli.options import (
     DryRun,
@@ -32,8 +32,6 @@ from kit.runs import rerun as reruns
 from kit.runs import shell as shells
 from kit.runs import submit as submitting
 
-command = functools.partial(app.command, cls=Command, rich_help_panel=RUN)
-
 LIVE = Use(code="live", runs_here=True)  # it starts at once
 
 After = Annotated[
@@ -53,12 +51,11 @@ TestOnly = Annotated[
 
 
 @command(
-    epilog=examples(
-        "kit submit job.yaml",
-        "kit submit train.py -j 2x8 --image first --time 1:00:00 -- --lr 0.1",
-        "kit submit job.yaml --dry-run",
-        "kit submit job.yaml --after 4711 -p gpu",
-    ),
+    RUN,
+    "kit submit job.yaml",
+    "kit submit train.py -j 2x8 --image first --time 1:00:00 -- --lr 0.1",
+    "kit submit job.yaml --dry-run",
+    "kit submit job.yaml --after 4711 -p gpu",
 )
 @takes_job
 def submit(
@@ -93,14 +90,14 @@ def submit(
             submission.submit(plan, waits, answer)
 
 
-@command(epilog=examples("kit run train.py -j 2x2", "kit run job.yaml --task 3"))
+@command(RUN, "kit run train.py -j 2x2", "kit run job.yaml --task 3")
 @functools.partial(takes_job, for_slurm=False)
 def run(job: JobRequest, output: Output = None, task: OneTask = None) -> None:
     """Write the same scripts, and run them on this machine without Slurm."""
     submission.run_here(job.plan(job.load(), output, LIVE), task)
 
 
-@command(epilog=examples("kit rerun", "kit rerun 4711_3", "kit rerun 4711 --image first"))
+@command(RUN, "kit rerun", "kit rerun 4711_3", "kit rerun 4711 --image first")
 def rerun(
     run: LastRun = None,
     task: Task = None,
@@ -132,7 +129,7 @@ def rerun(
         submission.hand_to_slurm(plan, folder, [], answer)
 
 
-@command(epilog=examples("kit render job.yaml --output first", "sbatch first/run_script.sh"))
+@command(RUN, "kit render job.yaml --output first", "sbatch first/run_script.sh")
 @takes_job
 def render(job: JobRequest, output: Output = None) -> None:
     """Write the run directory without starting the job.
@@ -150,7 +147,7 @@ def render(job: JobRequest, output: Output = None) -> None:
     messages.say(f"wrote {messages.short(folder)}{submission.of_code(plan)}\n  {how}")
 
 
-@command(epilog=examples("kit shell job.yaml", "kit shell --nodes 2 --time 1:00:00 --jupyter"))
+@command(RUN, "kit shell job.yaml", "kit shell --nodes 2 --time 1:00:00 --jupyter")
 @takes_job
 def shell(
     job: JobRequest,
@@ -174,10 +171,7 @@ def shell(
     sys.exit(code)
 
 
-@command(
-    "exec",
-    epilog=examples("kit exec 4711 -- nvidia-smi", "kit exec 4711 --node all -- df -h /tmp"),
-)
+@command(RUN, "kit exec 4711 -- nvidia-smi", "kit exec 4711 --node all -- df -h /tmp", name="exec")
 def exec_(
     run: OneRun,
     command: Annotated[

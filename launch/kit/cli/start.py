@@ -1,6 +1,5 @@
 """Start: init, doctor, schema and completion."""
 
-import functools
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
@@ -9,12 +8,9 @@ from kit.base import console
 from kit.base.errors import UsageError
 from kit.cli import completion as values
 from kit.cli import messages, options, shells
-from kit.cli.app import app
-from kit.cli.help import START, Command, examples
+from kit.cli.app import command
+from kit.cli.help import START
 from kit.cli.options import Cluster, Json, argument, flag, option
-
-command = functools.partial(app.command, cls=Command, rich_help_panel=START)
-
 
 Target = Annotated[
     str, argument("[FOLDER|PROGRAM]", "Your program, or the folder for job.yaml.", "here")
@@ -33,7 +29,7 @@ List = Annotated[bool, flag("--list", "List the cluster profiles, and do nothing
 Force = Annotated[bool, flag("--force", "Replace existing files.")]
 
 
-@command(epilog=examples("kit init", "kit init train.py", "kit init --local"))
+@command(START, "kit init", "kit init train.py", "kit init --local")
 def init(
     target: Target = ".",
     image: Annotated[
@@ -77,7 +73,7 @@ Wait = Annotated[
 ]
 
 
-@command(epilog=examples("kit doctor", "kit doctor job.yaml", "kit doctor --nodelist node[1-4]"))
+@command(START, "kit doctor", "kit doctor job.yaml", "kit doctor --nodelist node[1-4]")
 def doctor(
     job: Job = None,
     count: Count = None,
@@ -112,7 +108,7 @@ def doctor(
     sys.exit(0 if found.result.starts else 1)
 
 
-@command(epilog=examples("kit schema > job.schema.json"))
+@command(START, "kit schema > job.schema.json")
 def schema(
     cluster: Annotated[
         bool, flag("--cluster", "Print the schema of cluster profiles instead.")
@@ -124,7 +120,7 @@ def schema(
     print(schemas.text(of_cluster=cluster))
 
 
-@command(epilog=examples("source <(kit completion bash)", "source <(kit completion zsh)"))
+@command(START, "source <(kit completion bash)", "source <(kit completion zsh)")
 def completion(
     shell: Annotated[
         str, argument("bash|zsh|fish", "The shell.", autocompletion=values.one_of(*shells.SHELLS))

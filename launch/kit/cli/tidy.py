@@ -1,23 +1,20 @@
 """Tidy: checkpoint, stop, cancel and nodes."""
 
-import functools
 import sys
 import time
 from typing import Annotated, Optional
 
 from kit.base.errors import KitError, UsageError
 from kit.cli import completion, messages, tables
-from kit.cli.app import app
-from kit.cli.help import TIDY, Command, examples
+from kit.cli.app import command
+from kit.cli.help import TIDY
 from kit.cli.options import Cluster, Json, OneRun, Task, argument, option
 from kit.config import profiles
 from kit.plan import bad_nodes
 from kit.runs import asking, cancelling
 
-command = functools.partial(app.command, cls=Command, rich_help_panel=TIDY)
 
-
-@command(epilog=examples("kit cancel 4711 4712", "kit cancel 4711 --task 3"))
+@command(TIDY, "kit cancel 4711 4712", "kit cancel 4711 --task 3")
 def cancel(
     run: Annotated[
         list[str],
@@ -42,7 +39,7 @@ def cancel(
         sys.exit(code)
 
 
-@command(epilog=examples("kit checkpoint 4711"))
+@command(TIDY, "kit checkpoint 4711")
 def checkpoint(run: OneRun, task: Task = None) -> None:
     """Make the ranks write a checkpoint, and continue from it in the same job.
 
@@ -51,7 +48,7 @@ def checkpoint(run: OneRun, task: Task = None) -> None:
     messages.say(asking.ask(run, asking.CHECKPOINT, task))
 
 
-@command(epilog=examples("kit stop 4711"))
+@command(TIDY, "kit stop 4711")
 def stop(run: OneRun, task: Task = None) -> None:
     """End the job with exit code 0 when its ranks have written a checkpoint.
 
@@ -61,7 +58,7 @@ def stop(run: OneRun, task: Task = None) -> None:
     messages.say(asking.ask(run, asking.STOP, task))
 
 
-@command(epilog=examples("kit nodes", "kit nodes --forget node7"))
+@command(TIDY, "kit nodes", "kit nodes --forget node7")
 def nodes(
     forget: Annotated[Optional[str], option("--forget", "NODE", "Use this node again.")] = None,
     cluster: Cluster = None,

@@ -13,8 +13,8 @@ from kit import slurm
 from kit.base import console
 from kit.base.errors import KitError, UsageError, did_you_mean, refuse_together
 from kit.cli import completion, following, messages, run_views
-from kit.cli.app import app
-from kit.cli.help import WATCH, Command, examples
+from kit.cli.app import command
+from kit.cli.help import WATCH
 from kit.cli.options import All, Json, LastRun, Task, argument, flag, option
 from kit.files import safe_read
 from kit.runs import (
@@ -37,10 +37,9 @@ NONE_HERE = "no run of this folder in the last day; see kit runs, or kit status 
 NONE_OF_ALL = "no run of the last day; kit runs --all shows the others"
 PIECE = 1 << 20  # bytes of a log that are coloured at a time
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
-command = functools.partial(app.command, cls=Command, rich_help_panel=WATCH)
 
 
-@command(epilog=examples("kit status", "kit status 4711 --watch", "kit status 4711 --task 3"))
+@command(WATCH, "kit status", "kit status 4711 --watch", "kit status 4711 --task 3")
 def status(
     run: Annotated[
         Optional[str],
@@ -139,7 +138,7 @@ def _list(found: list[Status], otherwise: str, *, as_json: bool) -> None:
         messages.say(otherwise)
 
 
-@command(epilog=examples("kit runs", "kit runs --state FAILED --last 5"))
+@command(WATCH, "kit runs", "kit runs --state FAILED --last 5")
 def runs(
     name: Annotated[
         Optional[str], option("--name", "TEXT", "Only runs whose names contain TEXT.")
@@ -169,9 +168,7 @@ def runs(
     _list(shown[-last:], otherwise, as_json=as_json)
 
 
-@command(
-    epilog=examples("kit logs -f", "kit logs 4711 --rank 7 --tail 20", "kit logs 4711 --errors"),
-)
+@command(WATCH, "kit logs -f", "kit logs 4711 --rank 7 --tail 20", "kit logs 4711 --errors")
 def logs(
     run: LastRun = None,
     follow: Annotated[bool, flag("-f --follow", "Keep printing until the run ends.")] = False,
