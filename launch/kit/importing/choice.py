@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Sequence
-from typing import Optional, Union
+from typing import Optional
 
 from kit.importing import commands, container_settings, joined, python_path, shell
-from kit.importing.items import ACTION, DEFINE, Candidate, Item
+from kit.importing.items import ACTION, DEFINE, Item
 from kit.importing.launch import Launch
 from kit.importing.shell import Node, Span
 from kit.importing.statements import Reader
@@ -26,33 +25,30 @@ def finish(reader: Reader) -> None:
     """Choose the program, and place what depends on that choice."""
     if not reader.candidates and reader.unknown:
         reader.candidates = reader.unknown[:1]
-        reader.placing.remove(reader.candidates[0].source)
+        reader.placing.remove(reader.candidates[0].item.source)
         if reader.unknown[1:]:
-            reader.draft.decide(reader.candidates[0].span, _GUESSED)
+            reader.draft.decide(reader.candidates[0].item.span, _GUESSED)
     if not reader.candidates:
         reader.draft.decide((1, 1), "no program was found: write `command: train.py`")
         reader.placing.place((), [], 0)
         return
     most = max(each.weight for each in reader.candidates)
     *others, chosen = [each for each in reader.candidates if each.weight == most]
-    if most == 1 and any(
-        (each.span, each.source) != (chosen.span, chosen.source) for each in others
-    ):
-        reader.draft.decide(chosen.span, _GUESSED)
-    _advise_sweep(reader, [*reader.placing.items, chosen])
+    start = chosen.item
+    if most == 1 and any(each.item[1:3] != start[1:3] for each in others):
+        reader.draft.decide(start.span, _GUESSED)
+    _advise_sweep(reader, [*reader.placing.items, start])
     for each in reader.candidates:
         is_alone = not (each.remarks or each.sweep)
-        is_before = each.weight == 1 and each.position < chosen.position and is_alone
-        if (each.span, each.position) == (chosen.span, chosen.position):
+        if (each.item.span, each.item.position) == (start.span, start.position):
             continue  # of the same condition
-        if is_before:
-            about = (each.span, each.source, each.uses, each.sets)
-            reader.placing.add(Item(ACTION, *about, position=each.position))
+        if each.weight == 1 and each.item.position < start.position and is_alone:
+            reader.placing.add(each.item)
         else:
             way = "a job of its own, which `kit submit --after RUN` makes wait"
-            reader.draft.decide(each.span, f"another program than the job's: {way}")
+            reader.draft.decide(each.item.span, f"another program than the job's: {way}")
     inner = functools.partial(_inner, reader)
-    launch = Launch(reader.draft, reader.scope, inner, reader.tasks, chosen.span)
+    launch = Launch(reader.draft, reader.scope, inner, reader.tasks, start.span)
     sources = "\n".join(item.source for item in reader.placing.items)
     launch.of_options.update(_OF_OPTIONS.findall(sources))
     files = re.findall(r">\s*[\"']?([\w./-]+)", sources)
@@ -62,27 +58,27 @@ def finish(reader: Reader) -> None:
             launch.set_by[name] = f"{launch.set_by.get(name, '')}{item.source}\n"
     for remark in chosen.remarks:
         launch.decide(remark)
-    reader.scope.sweep = dict(chosen.sweep)
+    reader.scope.sweep = chosen.sweep
     launch.read(chosen.words)
     _sweep(reader, launch)
     container_settings.read(launch, reader.placing)
     python_path.read(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
     _drop_texts(reader)
-    reader.placing.place(launch.names, launch.lines, chosen.position)
+    reader.placing.place(launch.names, launch.lines, start.position)
     reader.draft.setup += launch.exports
-    reader.variables.drop_unread_secrets(chosen.source)
-    _tell_of_failures(reader, chosen)
+    reader.variables.drop_unread_secrets(start.source)
+    _tell_of_failures(reader, start.position)
 
 
-def _tell_of_failures(reader: Reader, chosen: Candidate) -> None:
+def _tell_of_failures(reader: Reader, position: int) -> None:
     """Say once that a line that fails ends the job: without `set -e` the script went on."""
     code = [line for line in reader.draft.lines if not line.startswith("#SBATCH")]
     lines = [
         item
         for item in reader.placing.items
         if item.kind == ACTION
-        and item.position <= chosen.position
+        and item.position <= position
         and "||" not in "".join(reader.draft.lines[item.span[0] - 1 : item.span[1]])
     ]
     if reader.draft.host_setup and lines and not any(map(_ERREXIT.search, code)):
@@ -104,7 +100,7 @@ def _sweep(reader: Reader, launch: Launch) -> None:
         draft.decide(launch.span, joined.AGAIN)
 
 
-def _advise_sweep(reader: Reader, lines: Sequence[Union[Item, Candidate]]) -> None:
+def _advise_sweep(reader: Reader, lines: list[Item]) -> None:
     """Name the sweep that does what an array with a list of values in bash does."""
     tasks = re.fullmatch(r"(\d+)-(\d+)(%\d+)?", str(reader.draft.keys.get("array", "")))
     first, last = (int(tasks[1]), int(tasks[2])) if tasks else (0, 0)
@@ -117,7 +113,7 @@ def _advise_sweep(reader: Reader, lines: Sequence[Union[Item, Candidate]]) -> No
             swept = values[begin:end]
             is_shown = all(re.fullmatch(r"[\w.+/-]{1,20}", each) for each in swept)
             shown = ", ".join(swept) if is_shown and len(swept) < 13 else "..."
-            key = next(iter(getattr(line, "sets", ())), name).lower()
+            key = next(iter(line.sets), name).lower()
             way = f"`sweep: {{{key}: [{shown}]}}`, and `{{{key}}}` in the command"
             reader.draft.remark(line.span, f"kit makes an array of values itself: {way}")
 

@@ -34,6 +34,7 @@ CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip 
 CHANGING |= set(
     "find sed awk gzip gunzip zip chown rmdir dd sync tee xargs virtualenv apt-get".split()
 )
+_OF_IMAGES = set("pull build import create load remove login".split())  # no programs
 _LOGINS = {"wandb": "WANDB_API_KEY", "huggingface-cli": "HF_TOKEN", "hf": "HF_TOKEN"}
 KNOWN = CHANGING | PRINTING | PREPARING | LIMITS  # no programs of users
 _KEYWORDS = re.compile(r"\A\s*((if|then|elif|else|do|fi|done|!)(\s+|\Z))*")
@@ -57,16 +58,7 @@ def weight(words: list[str]) -> int:
     if PYTHONS.match(name):
         return _of_python(rest)
     if name in containers.READERS:
-        is_helper = rest[:1] and rest[0] in (
-            "pull",
-            "build",
-            "import",
-            "create",
-            "load",
-            "remove",
-            "login",
-        )
-        return 0 if is_helper else 2
+        return 0 if {*rest[:1]} & _OF_IMAGES else 2
     if name in SHELLS:
         return 1 if rest else 0
     is_file = "/" in words[0] or name.endswith((".sh", ".py"))

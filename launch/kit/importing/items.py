@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from kit.importing import folders
@@ -32,13 +30,9 @@ class Candidate(NamedTuple):
 
     weight: int
     words: list[str]  # variables of its own, NAME=VALUE, come first
-    span: Span
-    source: str
-    uses: frozenset[str]
-    remarks: tuple[str, ...] = ()  # what is to be decided, if it is the one
-    sweep: Mapping[str, list[str]] = MappingProxyType({})  # the loops around it
-    position: int = 0  # how many came before
-    sets: frozenset[str] = frozenset()  # by the lines around it
+    item: Item  # with what the lines around it set
+    remarks: tuple[str, ...]  # what is to be decided, if it is the one
+    sweep: dict[str, list[str]]  # the loops around it
 
 
 def is_computed(item: Item) -> bool:

@@ -215,9 +215,9 @@ class Reader:
         elif texts and weight:
             self.draft.left_out(span, joined.LOGS)
         uses = frozenset(shell.names_used(node))
-        text, sweep = shell.text(node), self.scope.sweep
-        about = (span, text, uses, remarks, sweep, self._position())
-        (self.candidates if weight else self.unknown).append(Candidate(weight, words, *about))
+        item = Item(ACTION, span, shell.text(node), uses, frozenset(), position=self._position())
+        found = Candidate(weight, words, item, remarks, self.scope.sweep)
+        (self.candidates if weight else self.unknown).append(found)
 
     def launches(self, node: Node) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
@@ -258,8 +258,7 @@ class Reader:
                 words = self.words(call)
                 if words and (weight := commands.weight(words)):
                     words = [*self.scope.settings(call), *words]
-                    about = (*item[1:4], (), self.scope.sweep, item.position, item.sets)
-                    self.candidates.append(Candidate(weight, words, *about))
+                    self.candidates.append(Candidate(weight, words, item, (), self.scope.sweep))
             return
         self.variables.leave_open(item)
         prepares = programs & commands.PREPARING or "DeclClause" in {
