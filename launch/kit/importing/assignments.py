@@ -95,8 +95,7 @@ class Assignments:
             self.keep(item._replace(sets=frozenset([name])), name, value, exported=False)
 
     def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
-        text = "".join(value) if isinstance(value, list) else value
-        sources = [hole.source for hole in self.scope.behind(text)]
+        text = "".join(value)
         if not OF_NODE.fullmatch(name):  # which modules change, too
             self.scope.change(name)
         if name in self.scope.names(value) and not OF_NODE.fullmatch(name):
@@ -104,7 +103,7 @@ class Assignments:
         elif self._is_computed(text):
             self._leave_open(name, value)
         is_one = isinstance(value, str) or len(value) == 1
-        is_alone = is_one and len(sources) == 1 and not re.search(r"\s", text)
+        is_alone = is_one and len(self.scope.behind(text)) == 1 and not re.search(r"\s", text)
         if self._lists_nodes(item) and is_alone:
             self.node_lists.add(name)
             if isinstance(value, list):
@@ -113,7 +112,7 @@ class Assignments:
         if re.search(rf"(\b{name}=|: )\"?\$\{{{name}:?[-=]", item.source):
             # The node may have a value of its own, which would not be the one of the command.
             start = "export " if re.match(r"(export|declare)\b", item.source) else ""
-            uses = frozenset(each for hole in self.scope.behind(text) for each in hole.names)
+            uses = frozenset(self.scope.names(text))
             item = item._replace(source=f"{start}{name}={self.scope.bash(text)}", uses=uses)
         is_settable = variables.settable(name, "", Problems())
         text = self.scope.swept(text)
@@ -182,17 +181,15 @@ class Assignments:
 
     def _role(self, name: str, value: Optional[Value], item: Item) -> str:
         """Return kit's variable for one that a script computes to find the first node."""
-        texts = value if isinstance(value, list) else [value or ""]
-        holes = self.scope.behind("".join(texts))
         behind = item.source.partition("=")[2]
-        is_one = len(texts) == 1 and len(texts[0]) == 1 and not _MANY.search(behind)
-        is_whole = is_one and bool(holes)
+        text = value[0] if isinstance(value, list) and len(value) == 1 else value
+        hole = self.scope.only_hole(text)
+        whole = hole.source if hole and not _MANY.search(behind) else ""
         computes = bool(COMPUTED.search(behind) or re.search(r"\$\(\(.*RANDOM", behind))
-        if _PORT.search(name) and (computes or (is_whole and holes[0].source == "${MASTER_PORT}")):
+        if _PORT.search(name) and (computes or whole == "${MASTER_PORT}"):
             return "MASTER_PORT"
-        is_first = is_whole and bool(_FIRST.search(behind)) and self._lists_nodes(item)
-        is_address = is_whole and bool(item.uses & self.addresses)
-        if is_first or is_address or (is_whole and _HOST.search(behind)):
+        is_first = _FIRST.search(behind) and self._lists_nodes(item)
+        if whole and (is_first or item.uses & self.addresses or _HOST.search(behind)):
             self.addresses.add(name)
             return "MASTER_ADDR"
         return ""

@@ -96,8 +96,7 @@ class Draft:
         elif hiding.is_secret(name, text):
             self.secrets[name] = "env"
             self.carried(span, "secrets")
-            way = f"export {name} in your shell"
-            self.decide(span, f"a job file must not contain a secret: {way}")
+            self.decide(span, f"a job file must not contain a secret: export {name} in your shell")
         else:
             self.env[name] = text
             self.carried(span, f"env: {name}")

@@ -198,7 +198,7 @@ class Launch(Starters):
             self.decide(f"the command has arguments of the batch script: {way}")
         if not self.is_in_task and any(DIFFERS.search(hole.source) for hole in holes):
             self.decide("each task would get a value of its own: set it in `host_setup`, by export")
-        self.names |= {name for hole in holes for name in hole.names}
+        self.note_names("".join(words))
         start = ["python"] if words[0].endswith(".py") and "/" not in words[0][:1] else []
         shown = [self.scope.bash(word) for word in [*start, *words]]
         is_long = len(" ".join(shown)) > 100

@@ -68,10 +68,9 @@ def _enter(reader: Reader, name: str, words: list[str], span: Span) -> None:
 def _login(reader: Reader, words: list[str], variable: str, span: Span) -> None:
     """Have a secret's variable stand for a login, whose line would hold its value."""
     values = [word for word in words[2:] if word[:1] not in ("", "-") and word != "login"]
-    holes = reader.scope.behind("".join(values))
     if values:
         reader.draft.take(variable)
-    if values and {name for hole in holes for name in hole.names} != {variable}:
+    if values and reader.scope.names(values) != {variable}:
         way = f"export {variable} in your shell, which the job has by `secrets`"
         reader.draft.decide(span, f"no login is needed: {way}")
     else:

@@ -106,9 +106,9 @@ def kind(statement: Node) -> str:
     return str((statement.get("Cmd") or {}).get("Type", ""))
 
 
-def calls(node: Any) -> list[Node]:
+def calls(node: Any, without: Collection[str] = ("CmdSubst", "ProcSubst")) -> list[Node]:
     """Return the simple commands at and below a node, but for those inside $(...)."""
-    found = descend(node, without=("CmdSubst", "ProcSubst"))
+    found = descend(node, without)
     return [item for item in found if item.get("Type") == "CallExpr" and item.get("Args")]
 
 
@@ -119,8 +119,7 @@ def programs(node: Any) -> set[str]:
 
 def programs_inside(node: Any) -> set[str]:
     """Return the first words of all commands, those inside $(...) included."""
-    found = (item for item in descend(node) if item.get("Type") == "CallExpr" and item.get("Args"))
-    return {literal(call["Args"][0]) for call in found}
+    return {literal(call["Args"][0]) for call in calls(node, without=())}
 
 
 def names_used(node: Any) -> set[str]:

@@ -41,7 +41,7 @@ class Starters:
 
     def note_names(self, text: str) -> None:
         """Note the variables that a text uses."""
-        self.names |= {name for hole in self.scope.behind(text) for name in hole.names}
+        self.names |= self.scope.names(text)
 
     def decide(self, reason: str) -> None:
         self.draft.decide(self.span, reason)
@@ -117,7 +117,7 @@ class Starters:
             if known in (".", ".:."):
                 way = f"the mount `{self.scope.source(text)}`: kit mounts the job's folder itself"
                 self.draft.left_out(span, way)
-            elif open_names := {name for hole in self.scope.behind(known) for name in hole.names}:
+            elif open_names := self.scope.names(known):
                 names = ", ".join(f"${name}" for name in sorted(open_names))
                 problem = f"the mount `{shown}`: only the job knows {names}"
                 self.draft.decide(span, f"{problem}: {containers.of_nodes_disk(shown)}")
