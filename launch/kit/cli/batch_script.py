@@ -8,8 +8,7 @@ from typing import Annotated, Any, Optional
 from kit.base import formats
 from kit.base.errors import UsageError
 from kit.cli import messages
-from kit.cli.app import command
-from kit.cli.help import START
+from kit.cli.app import START, command
 from kit.cli.options import Json, argument, flag, option
 from kit.importing import importer
 from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT

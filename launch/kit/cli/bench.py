@@ -6,8 +6,7 @@ from typing import Annotated, Optional
 
 from kit.api.job_request import JobRequest, Use
 from kit.cli import completion
-from kit.cli.app import command
-from kit.cli.help import RUN
+from kit.cli.app import RUN, command
 from kit.cli.job_options import SHAPED, takes_job
 from kit.cli.options import DryRun, Json, Local, Output, Svg, flag, option
 
@@ -55,15 +54,15 @@ def bench(
 
     Names a slow node or link: docs/bench.md.
     """
-    from kit.cli import benchmarking
+    from kit.cli import measurement
     from kit.cluster.bench import bandwidth
     from kit.cluster.bench import bench as benchmark
     from kit.runs import array_status
 
-    shown = benchmarking.Shown(svg, as_json)
+    shown = measurement.Shown(svg, as_json)
     if show is not None:
-        sys.exit(benchmarking.show(bandwidth.read(array_status.single(show)), shown))
+        sys.exit(measurement.show(bandwidth.read(array_status.single(show)), shown))
     request = benchmark.BenchRequest(sizes, repeats, pairs, local, expect, least_part, dry_run)
     found = benchmark.load(job.target, job.overrides, job.arguments, job.problems)
     plan = job.plan(found, output, Use(code="live", runs_here=local, is_dry=dry_run))
-    sys.exit(benchmarking.run(plan, request, shown))
+    sys.exit(measurement.run(plan, request, shown))

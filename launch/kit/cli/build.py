@@ -8,8 +8,7 @@ from typing import Annotated, Optional
 from kit.base.errors import Problems
 from kit.base.formats import size
 from kit.cli import completion, messages, options
-from kit.cli.app import command
-from kit.cli.help import START
+from kit.cli.app import START, command
 from kit.cli.options import argument, flag, option
 from kit.images import build_request
 from kit.images.build_request import BuilderOptions, BuildRequest

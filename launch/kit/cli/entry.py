@@ -11,7 +11,7 @@ import typer
 
 from kit.base import console, signals
 from kit.base.errors import KitError, Problem, UsageError, did_you_mean
-from kit.cli import command_hints, option_hints, shells
+from kit.cli import hints, shells
 from kit.cli.app import app
 
 # The commands that each file of this package adds to the app: only that one is imported for them.
@@ -131,14 +131,14 @@ def _usage_problem(error: Any) -> Problem:
         and (name := getattr(error, "option_name", None))
         and hasattr(error, "possibilities")
     ):
-        fix = command_hints.option(context.command_path, name)
+        fix = hints.own_option(context.command_path, name)
         return Problem("", f"there is no option {name}", fix or _option_meant(name, context, see))
     said = error.format_message().rstrip(".").replace("a valid int", "a whole number")
     said = said.replace("not in the range x>=", "less than ")
     if context and said.startswith("Missing argument 'RUN"):
-        return Problem("", "no run is named", command_hints.run(context.command_path))
+        return Problem("", "no run is named", hints.run(context.command_path))
     if path == "kit rerun" and said.startswith("Got unexpected extra argument"):
-        see = command_hints.RERUN
+        see = hints.RERUN
     return Problem("", said[:1].lower() + said[1:], see)
 
 
@@ -148,8 +148,8 @@ def _option_meant(name: str, context: Any, otherwise: str) -> str:
     spellings = [word for item in command.params for word in (*item.opts, *item.secondary_opts)]
     known = [word for word in spellings if word.startswith("-")]
     if {"shape", "arguments"} <= {item.name for item in command.params}:
-        return option_hints.option(name, ["--help", *known], sys.argv[1:])
-    if command.name == "logs" and name in option_hints.LACKING:
-        return option_hints.LACKING[name]
+        return hints.job_option(name, ["--help", *known], sys.argv[1:])
+    if command.name == "logs" and name in hints.LACKING:
+        return hints.LACKING[name]
     fix = did_you_mean(name, ["--help"], otherwise, cutoff=0.8)
     return did_you_mean(name, known, fix)

@@ -9,8 +9,7 @@ from kit.api.job_request import JobRequest, Use
 from kit.base import console, formats
 from kit.base.errors import KitError
 from kit.cli import completion, messages, tables
-from kit.cli.app import command
-from kit.cli.help import RUN
+from kit.cli.app import RUN, command
 from kit.cli.job_options import takes_job
 from kit.cli.options import Json, flag, option
 from kit.cluster import when as estimates

@@ -12,8 +12,7 @@ from typing import Annotated, Optional
 from kit.base import console
 from kit.base.errors import UsageError
 from kit.cli import completion, messages, run_views
-from kit.cli.app import command
-from kit.cli.help import EXPLAIN
+from kit.cli.app import EXPLAIN, command
 from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg, argument, flag, option
 from kit.files import typed_json
 from kit.runs import diff as differences

@@ -8,8 +8,7 @@ import typer
 
 from kit.base.formats import ago, number, size
 from kit.cli import elsewhere, messages, options, tables
-from kit.cli.app import SETTINGS, app
-from kit.cli.help import TIDY, Command, Group, examples
+from kit.cli.app import SETTINGS, TIDY, Command, Group, app, examples
 from kit.cli.options import Json, argument, flag, option
 from kit.images import data_pack, gc, inventory
 from kit.images.gc import Leftover

@@ -7,8 +7,7 @@ from typing import Annotated, Optional
 from kit.api.job_request import JobRequest, Use
 from kit.base.errors import refuse_together
 from kit.cli import completion, messages, options, submission
-from kit.cli.app import command
-from kit.cli.help import RUN
+from kit.cli.app import RUN, command
 from kit.cli.job_options import takes_job
 from kit.cli.options import (
     DryRun,

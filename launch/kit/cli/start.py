@@ -8,8 +8,7 @@ from kit.base import console
 from kit.base.errors import UsageError
 from kit.cli import completion as values
 from kit.cli import messages, options, shells
-from kit.cli.app import command
-from kit.cli.help import START
+from kit.cli.app import START, command
 from kit.cli.options import Cluster, Json, argument, flag, option
 
 Target = Annotated[

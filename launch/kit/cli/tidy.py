@@ -6,8 +6,7 @@ from typing import Annotated, Optional
 
 from kit.base.errors import KitError, UsageError
 from kit.cli import completion, messages, tables
-from kit.cli.app import command
-from kit.cli.help import TIDY
+from kit.cli.app import TIDY, command
 from kit.cli.options import Cluster, Json, OneRun, Task, argument, option
 from kit.config import profiles
 from kit.plan import bad_nodes

@@ -13,8 +13,7 @@ from kit import slurm
 from kit.base import console
 from kit.base.errors import KitError, UsageError, did_you_mean, refuse_together
 from kit.cli import completion, following, messages, run_views
-from kit.cli.app import command
-from kit.cli.help import WATCH
+from kit.cli.app import WATCH, command
 from kit.cli.options import All, Json, LastRun, Task, argument, flag, option
 from kit.files import safe_read
 from kit.runs import (
