@@ -7,7 +7,7 @@ import os
 import re
 from typing import Optional
 
-from kit.importing import commands, container_settings, joined, python_path, shell
+from kit.importing import commands, joined, program_variables, shell
 from kit.importing.items import ACTION, DEFINE, Item
 from kit.importing.launch import Launch
 from kit.importing.shell import Node, Span
@@ -61,8 +61,8 @@ def finish(reader: Reader) -> None:
     reader.scope.sweep = chosen.sweep
     launch.read(chosen.words)
     _sweep(reader, launch)
-    container_settings.read(launch, reader.placing)
-    python_path.read(launch, reader.placing)
+    program_variables.read_container_settings(launch, reader.placing)
+    program_variables.read_python_path(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
     _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, start.position)

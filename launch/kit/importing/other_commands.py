@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from kit.importing import commands, containers, folders, header, shell, traps
+from kit.base.errors import KitError
+from kit.importing import commands, containers, folders, header, shell
 from kit.importing.items import ACTION, LIMIT, PREPARE, Item
 from kit.importing.shell import Node, Span
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from kit.importing.statements import Reader
 
 NOT_NEEDED = "nothing of the job depends on it"
+_AT_THE_END = {"EXIT", "0", "ERR"}
+_PRINTING = commands.PRINTING - {"scontrol"} | {"trap"}
+_CLEANING = {"rm", "rmdir", "kill", "cp", "mv", "rsync", "tar", "popd", "cd"}
 
 
 def read(reader: Reader, node: Node, span: Span, words: list[str]) -> None:
@@ -32,7 +36,7 @@ def read(reader: Reader, node: Node, span: Span, words: list[str]) -> None:
     elif variable := commands.login(words):
         _login(reader, words, variable, span)
     elif name == "trap":
-        traps.read(words, span, reader.draft, reader.functions)
+        _trap(reader, words, span)
     elif node.get("Background"):
         reader.draft.decide(span, "it ran beside the program: kit starts one program")
     elif (commands.only_prints(words) or name in commands.PRINTING) and not shell.writes(node):
@@ -77,3 +81,27 @@ def _login(reader: Reader, words: list[str], variable: str, span: Span) -> None:
         has = "no login is needed: the program has its key as before"
         way = f", or by `secrets: [{variable}]`, if your shell has it"
         reader.draft.left_out(span, has if variable in reader.draft.secrets else has + way)
+
+
+def _trap(reader: Reader, words: list[str], span: Span) -> None:
+    """Tell what a trap is for: signals, clean-up, or a word at the end."""
+    handler, signals = (words[1], {*words[2:]}) if len(words) > 2 else ("", {*words[1:]})
+    body = reader.functions.get(handler)
+    programs = shell.programs(body) if body else _of_text(handler)
+    writes = shell.writes(body) if body else ">" in handler
+    if programs and programs <= _PRINTING and not writes:
+        reader.draft.left_out(span, "a trap that only prints, or ends the script")
+    elif signals <= _AT_THE_END or (programs and programs <= _PRINTING | _CLEANING):
+        reader.draft.refused_behind(
+            span, "this trap cleans up, and kit runs nothing after the program"
+        )
+    else:
+        way = f"`launcher: srun` hands signals to the program; or {header.checkpoint_advice('')}"
+        reader.draft.decide(span, f"the batch script is kit's, and has its own traps: {way}")
+
+
+def _of_text(text: str) -> set[str]:
+    try:
+        return shell.programs(shell.parse(text, "trap"))
+    except KitError:
+        return {text}

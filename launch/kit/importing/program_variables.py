@@ -1,4 +1,4 @@
-"""Read the variables by which a script tells a container runtime what its containers have."""
+"""Read the variables of the script that are keys of a job: what containers have, and PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Optional
 from kit.config import variables
 from kit.importing import containers
 from kit.importing.draft import Draft
-from kit.importing.items import Item
+from kit.importing.expansion import Scope
+from kit.importing.holes import HOLE
+from kit.importing.items import PREPARE, Item
 from kit.importing.placing import Placing
 from kit.importing.shell import Span
 from kit.importing.starters import Starters
 
 
-def read(launch: Starters, placing: Placing) -> None:
+def read_container_settings(launch: Starters, placing: Placing) -> None:
     """Give their values to the job's own keys. Without a container they stay what they are."""
     draft = launch.draft
     if not draft.has_image:
@@ -63,3 +65,39 @@ def _rename(name: str, inner: str, span: Span, draft: Draft) -> None:
             value = given.pop(name)
             if inner not in (*variables.OWNED, "PREPEND_PATH", "APPEND_PATH"):
                 given[inner] = value
+
+
+_NAME = "PYTHONPATH"
+
+
+def read_python_path(launch: Starters, placing: Placing) -> None:
+    """Put $PWD/src into the job's `env` as src; `export` in a script would name the live folder."""
+    scope, draft = launch.scope, launch.draft
+    items = [item for item in placing.items if _sets(item, _NAME)]
+    value = scope.values.get(_NAME)
+    if not items or "workdir" in draft.keys or not isinstance(value, str):
+        return
+    before = {hole for hole in HOLE.findall(value) if scope.behind(hole)[0].names == {_NAME}}
+    own = "".join(each for each in value if each not in before)
+    is_prepared = not draft.has_image and any(item.kind == PREPARE for item in placing.items)
+    if not HOLE.search(own) or (own != value and is_prepared):  # modules add to it
+        return
+    folders = [_project_folder(scope, part) for part in own.split(":") if part]
+    if all(folders):
+        draft.env[_NAME] = ":".join(folder for folder in folders if folder)
+        placing.items = [item for item in placing.items if item not in items]
+        for item in items:
+            draft.carried(item.span, f"env: {_NAME}")
+            if own != value:
+                draft.left_out(
+                    item.span, f"${_NAME} of before: name in `env` what the job needs of it"
+                )
+
+
+def _project_folder(scope: Scope, part: str) -> Optional[str]:
+    """Return a folder as it is named in the one where the job starts; None for any other."""
+    holes = scope.behind(part)
+    if not holes:
+        return part
+    is_here = len(holes) == 1 and holes[0].hint == "." and part[1:2] in ("", "/")
+    return (part[2:] or ".") if is_here and HOLE.match(part) else None
