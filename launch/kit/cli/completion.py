@@ -5,6 +5,7 @@ Names of files are not here: where these functions return nothing, the shell com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Union
@@ -12,12 +13,12 @@ from typing import Callable, Union
 from kit import slurm
 from kit.base import assets
 from kit.base.errors import KitError
-from kit.config import image_files, profile_files
+from kit.config import image_files
 from kit.config import sbatch_options as known_options
 from kit.config.job import KEYS
 from kit.runs import history
 
-Values = list[Union[str, tuple[str, str]]]  # a value, or a value and its meaning
+Values = Sequence[Union[str, tuple[str, str]]]  # a value, or a value and its meaning
 
 SLURM_S = 1.0  # how long Slurm may take to name its partitions
 NEWEST = 200  # runs; a longer list helps nobody
@@ -36,7 +37,7 @@ STATES = (
 
 def one_of(*values: str) -> Callable[[], Values]:
     """Return the completion of an option that takes one of a few words."""
-    return lambda: list(values)
+    return lambda: values
 
 
 def _runs(*, ended: bool) -> list[tuple[str, str]]:
@@ -50,11 +51,11 @@ def _runs(*, ended: bool) -> list[tuple[str, str]]:
 
 
 def runs() -> Values:
-    return list(_runs(ended=True))
+    return _runs(ended=True)
 
 
 def active_runs() -> Values:
-    return list(_runs(ended=False))
+    return _runs(ended=False)
 
 
 def runs_to_wait_for(incomplete: str) -> Values:
@@ -64,28 +65,23 @@ def runs_to_wait_for(incomplete: str) -> Values:
 
 
 def partitions() -> Values:
-    return list(slurm.partitions(SLURM_S))
+    return slurm.partitions(SLURM_S)
 
 
 def sbatch_options(incomplete: str) -> Values:
     name, equals, _ = incomplete.partition("=")
-    values = (
-        [f"partition={value}" for value in partitions()] if "partition".startswith(name) else []
-    )
+    is_partition = "partition".startswith(name)
+    values = [f"partition={value}" for value in partitions()] if is_partition else []
     if equals:
-        return list(values) if name == "partition" else []
+        return values if name == "partition" else []
     known = [
         option if option in known_options.FLAGS else f"{option}=" for option in known_options.KNOWN
     ]
     return [*known, *(values if incomplete else [])]
 
 
-def clusters() -> Values:
-    return list(profile_files.names())
-
-
 def images() -> Values:
-    return [*image_files.given_names(Path())]
+    return image_files.given_names(Path())
 
 
 def recipes() -> Values:
@@ -96,7 +92,7 @@ def recipes() -> Values:
 def _quietly(offer: Callable[[], list[str]]) -> Callable[[], Values]:
     def values() -> Values:
         with suppress(OSError, KitError):
-            return [*offer()]
+            return offer()
         return []
 
     return values

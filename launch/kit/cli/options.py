@@ -6,6 +6,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from kit.cli import completion
+from kit.config import profile_files
 
 
 def argument(metavar: str, meaning: str, default: str = "", **more: Any) -> Any:
@@ -27,7 +28,7 @@ image = functools.partial(option, "--image", "FILE", autocompletion=completion.i
 partition = functools.partial(
     option, "-p --partition", "NAME", autocompletion=completion.partitions
 )
-cluster = functools.partial(option, "--cluster", "NAME", autocompletion=completion.clusters)
+cluster = functools.partial(option, "--cluster", "NAME", autocompletion=profile_files.names)
 
 _RUN = "A job id, a run directory or a name."
 
