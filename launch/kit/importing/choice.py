@@ -132,7 +132,7 @@ def _inner(
     reader: Reader, text: str, span: Span, mounts: Optional[list[str]]
 ) -> Optional[list[str]]:
     """Read the text of `bash -c`: what prepares the program, and the program as its end."""
-    *first, last = _flat(shell.parse(text, "bash -c")) or [{}]
+    *first, last = _flat(shell.parse(text, "bash -c", span)) or [{}]
     call = last.get("Cmd") or {}
     is_simple = all(shell.kind(each) in ("CallExpr", "DeclClause") for each in first)
     if shell.kind(last) != "CallExpr" or not call.get("Args") or not is_simple:
@@ -141,7 +141,7 @@ def _inner(
         return None
     before, reader.mounts = len(reader.placing.items), mounts
     reader.is_in_task = True
-    reader.read(first, span)
+    reader.read(first)
     added = reader.placing.items[before:]
     reader.placing.inner = {item.source for item in added if item.kind != DEFINE}
     return [*reader.scope.settings(call), *reader.words(call)]

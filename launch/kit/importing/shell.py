@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, Optional
 
 from kit.base import assets
 from kit.base.errors import KitError, UsageError
@@ -19,13 +19,16 @@ _ARITHMETIC = ("ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop")
 _CHANGED = re.compile(  # in arithmetic, whose operators are other words with each shfmt
     r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
-_NO_NODES = ("Pos", "End", "Comments", "Source")  # what a node has beside those below it
+_NO_NODES = ("Pos", "End", "Comments", "Source", "Lines")  # what a node has beside those below it
 # Into a file, and neither into a device nor into another stream.
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
 
 
-def parse(text: str, where: str) -> list[Node]:
-    """Return the statements of a script. Raise UsageError where it is no bash."""
+def parse(text: str, where: str, within: Optional[Span] = None) -> list[Node]:
+    """Return the statements of a script, or of a text in some of its lines, as of `bash -c`.
+
+    Raise UsageError where it is no bash.
+    """
     tool = assets.program("shfmt")
     if not tool:
         fix = "install it beside kit: pip install shfmt-py"
@@ -45,7 +48,7 @@ def parse(text: str, where: str) -> list[Node]:
         fix = "write it in another way: `$( (A) || B )` with a blank, `'[0]*3'` in quotes"
         problem = f"shfmt, by which kit import reads bash, cannot read this line: {found[2]}"
         raise UsageError(problem, fix, where=place)
-    source = {"Source": text.encode()}
+    source = {"Source": text.encode(), **({"Lines": within} if within else {})}
     file = json.loads(
         done.stdout, object_hook=lambda node: node | source if "Pos" in node else node
     )
@@ -93,7 +96,7 @@ def descend(node: Any, without: Collection[str] = ()) -> Iterator[Node]:
 
 
 def span(node: Node) -> Span:
-    return node["Pos"]["Line"], _end(node, "Line")
+    return node.get("Lines") or (node["Pos"]["Line"], _end(node, "Line"))
 
 
 def _end(node: Node, what: str) -> int:

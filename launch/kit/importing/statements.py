@@ -34,10 +34,9 @@ class Reader:
         self.is_in_task = False
         self.is_over = False
 
-    def read(self, statements: list[Node], within: Optional[Span] = None) -> None:
-        """Read statements; `within` has the lines of a text in which they are, as of `bash -c`."""
+    def read(self, statements: list[Node]) -> None:
         for node in statements:
-            span = within or shell.span(node)
+            span = shell.span(node)
             if self.is_over:
                 self.draft.left_out(span, "never reached: the script has ended before")
             else:
@@ -156,12 +155,12 @@ class Reader:
 
     def _evaluate(self, text: str, span: Span) -> None:
         try:
-            inner = shell.parse(self.scope.inner(text), "eval")
+            inner = shell.parse(self.scope.inner(text), "eval", span)
         except KitError:
             self.draft.decide(span, "kit import cannot read what eval is given")
             return
         self.draft.carried(span, "command")
-        self.read(inner, span)
+        self.read(inner)
 
     def _composes(self, words: list[str]) -> bool:
         """Return whether a text of which only the job knows all is a command that starts ranks."""
