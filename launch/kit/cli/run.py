@@ -9,20 +9,6 @@ from kit.base.errors import refuse_together
 from kit.cli import completion, messages, options, submission
 from kit.cli.app import RUN, command
 from kit.cli.job_options import takes_job
-from kit.cli.options import (
-    DryRun,
-    Follow,
-    Json,
-    LastRun,
-    Local,
-    OneRun,
-    OneTask,
-    Output,
-    Task,
-    argument,
-    flag,
-    option,
-)
 from kit.images import package_store
 from kit.plan.run_paths import RunPaths
 from kit.runs import dependencies, execute, run_dir
@@ -35,7 +21,7 @@ LIVE = Use(code="live", runs_here=True)  # it starts at once
 
 After = Annotated[
     Optional[list[str]],
-    option(
+    options.option(
         "--after",
         "RUN",
         "Start after this run has succeeded; any:RUN: after it has ended; notok:RUN: after it"
@@ -43,9 +29,9 @@ After = Annotated[
         autocompletion=completion.runs_to_wait_for,
     ),
 ]
-Parsable = Annotated[bool, flag("--parsable", "Print only the job's id, as sbatch does.")]
+Parsable = Annotated[bool, options.flag("--parsable", "Print only the job's id, as sbatch does.")]
 TestOnly = Annotated[
-    bool, flag("--test-only", "Print Slurm's estimate of the start time; submit nothing.")
+    bool, options.flag("--test-only", "Print Slurm's estimate of the start time; submit nothing.")
 ]
 
 
@@ -59,12 +45,12 @@ TestOnly = Annotated[
 @takes_job
 def submit(
     job: JobRequest,
-    output: Output = None,
-    dry_run: DryRun = False,
+    output: options.Output = None,
+    dry_run: options.DryRun = False,
     test_only: TestOnly = False,
-    follow: Follow = False,
+    follow: options.Follow = False,
     after: After = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
     parsable: Parsable = False,
 ) -> None:
     """Write the scripts and submit them to Slurm."""
@@ -91,18 +77,18 @@ def submit(
 
 @command(RUN, "kit run train.py -j 2x2", "kit run job.yaml --task 3")
 @functools.partial(takes_job, for_slurm=False)
-def run(job: JobRequest, output: Output = None, task: OneTask = None) -> None:
+def run(job: JobRequest, output: options.Output = None, task: options.OneTask = None) -> None:
     """Write the same scripts, and run them on this machine without Slurm."""
     submission.run_here(job.plan(job.load(), output, LIVE), task)
 
 
 @command(RUN, "kit rerun", "kit rerun 4711_3", "kit rerun 4711 --image first")
 def rerun(
-    run: LastRun = None,
-    task: Task = None,
-    output: Output = None,
+    run: options.LastRun = None,
+    task: options.Task = None,
+    output: options.Output = None,
     image: Annotated[Optional[str], options.image("Use this image instead of the run's.")] = None,
-    follow: Follow = False,
+    follow: options.Follow = False,
 ) -> None:
     """Start a run again: its scripts, with its copy of the code.
 
@@ -130,7 +116,7 @@ def rerun(
 
 @command(RUN, "kit render job.yaml --output first", "sbatch first/run_script.sh")
 @takes_job
-def render(job: JobRequest, output: Output = None) -> None:
+def render(job: JobRequest, output: options.Output = None) -> None:
     """Write the run directory without starting the job.
 
     Where the job asks for `packages`, kit resolves them in the image first, as a submission does.
@@ -150,13 +136,13 @@ def render(job: JobRequest, output: Output = None) -> None:
 @takes_job
 def shell(
     job: JobRequest,
-    output: Output = None,
-    node: Annotated[str, option("--node", "N", "Node, by its number or its name.")] = "0",
+    output: options.Output = None,
+    node: Annotated[str, options.option("--node", "N", "Node, by its number or its name.")] = "0",
     jupyter: Annotated[
-        bool, flag("--jupyter", "Start Jupyter on the node, and print how to reach it.")
+        bool, options.flag("--jupyter", "Start Jupyter on the node, and print how to reach it.")
     ] = False,
-    local: Local = False,
-    task: OneTask = None,
+    local: options.Local = False,
+    task: options.OneTask = None,
 ) -> None:
     """Wait for nodes, and open a shell in the job's container on one of them.
 
@@ -172,14 +158,15 @@ def shell(
 
 @command(RUN, "kit exec 4711 -- nvidia-smi", "kit exec 4711 --node all -- df -h /tmp", name="exec")
 def exec_(
-    run: OneRun,
+    run: options.OneRun,
     command: Annotated[
-        Optional[list[str]], argument("-- CMD...", "The command, with its arguments.")
+        Optional[list[str]], options.argument("-- CMD...", "The command, with its arguments.")
     ] = None,
     node: Annotated[
-        Optional[str], option("--node", "N", "Node, by its name or number, or 'all'.", "the first")
+        Optional[str],
+        options.option("--node", "N", "Node, by its name or number, or 'all'.", "the first"),
     ] = None,
-    task: Task = None,
+    task: options.Task = None,
 ) -> None:
     """Run a command beside the ranks of a running job, in its container."""
     execute.enter(run, node, command or [], task)
