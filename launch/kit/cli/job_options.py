@@ -11,31 +11,19 @@ import typer
 from kit.api.job_request import JobRequest
 from kit.base.errors import Problems
 from kit.cli import completion
+from kit.cli.options import argument, option
 from kit.config import sbatch_options
 from kit.config.job import KEYS, option_name
 from kit.config.yaml_source import Located
 
 JOB = Annotated[
-    Optional[str],
-    typer.Argument(
-        metavar="[JOB]",
-        help="A job file (.yaml), or a program: train.py",
-        show_default="job.yaml",
-    ),
+    Optional[str], argument("[JOB]", "A job file (.yaml), or a program: train.py", "job.yaml")
 ]
-SHAPED = Annotated[
-    Optional[str],
-    typer.Argument(metavar="[JOB]", help="A job file (.yaml) of the same shape."),
-]
-_ARGS = Annotated[
-    Optional[list[str]],
-    typer.Argument(metavar="[-- ARGS...]", help="Arguments for the program."),
-]
+SHAPED = Annotated[Optional[str], argument("[JOB]", "A job file (.yaml) of the same shape.")]
+_ARGS = Annotated[Optional[list[str]], argument("[-- ARGS...]", "Arguments for the program.")]
 _SHAPE = Annotated[
     Optional[str],
-    typer.Option(
-        "-j", metavar="NxP", help="Nodes x processes per node: -j 2x8", rich_help_panel="Nodes"
-    ),
+    option("-j", "NxP", "Nodes x processes per node: -j 2x8", rich_help_panel="Nodes"),
 ]
 
 
@@ -44,8 +32,8 @@ def _overrides(values: dict[str, Any], problems: Problems) -> dict[str, Located]
     found: dict[str, Located] = {}
     for key, facts in KEYS.items():
         if (value := values.get(key)) not in (None, []):
-            option, parse = option_name(key), facts.from_words
-            given = parse(option, value, problems) if parse else Located(str(value), option)
+            own, parse = option_name(key), facts.from_words
+            given = parse(own, value, problems) if parse else Located(str(value), own)
             found.update({key: given} if given is not None else {})
     _add_common(values, found, problems)
     if (shape := values.get("shape")) is not None:
@@ -156,7 +144,7 @@ def _key_parameters() -> tuple[inspect.Parameter, ...]:
             continue
         name = option_name(key)
         kind: Any = list[str] if facts.from_words else str if facts.metavar else bool
-        option = typer.Option(
+        made = typer.Option(
             name if facts.metavar else f"{name}/--no-{name[2:]}",
             *facts.as_sbatch.split(),
             help=facts.meaning + (". May be given again." if facts.from_words else "."),
@@ -165,5 +153,5 @@ def _key_parameters() -> tuple[inspect.Parameter, ...]:
             rich_help_panel=facts.panel,
             autocompletion=completion.OF_KEY.get(key),
         )
-        found.append(_parameter(key, Annotated[Optional[kind], option]))
+        found.append(_parameter(key, Annotated[Optional[kind], made]))
     return tuple(found)
