@@ -18,11 +18,9 @@ class BadDays:
     max_restarts: Optional[int] = key(
         values.count_or_zero,
         "how often all ranks start again, in the same job, when one has failed [0]",
-        "N",
     )
     elastic: Optional[bool] = key(
-        values.flag,
-        "let torchrun itself start the ranks again, by its c10d rendezvous",
+        values.flag, "let torchrun itself start the ranks again, by its c10d rendezvous"
     )
     stall_timeout: Optional[int] = key(
         values.duration,
@@ -50,7 +48,6 @@ class BadDays:
     ready_timeout_s: Optional[int] = key(
         values.count,
         "seconds within which all nodes must have their container [1200]",
-        "N",
     )
     on_preempt: Optional[str] = key(
         values.line,
@@ -63,7 +60,6 @@ class BadDays:
         values.count,
         "seconds before the time limit at which the ranks are asked for a checkpoint, or the job"
         " goes back to the queue [120]",
-        "N",
     )
     checkpoints: Optional[str] = key(
         values.line,
@@ -75,11 +71,9 @@ class BadDays:
     max_requeues: Optional[int] = key(
         values.count_or_zero,
         "how often the job may start again [as long as it makes progress]",
-        "N",
     )
     resubmit: Optional[bool] = key(
-        values.flag,
-        "continue at once as a new job; most sites hold a requeued job for two minutes",
+        values.flag, "continue at once as a new job; most sites hold a requeued job for two minutes"
     )
     share: Optional[str] = key(
         values.Words(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ from kit.config.notify import Notify
 from kit.config.requirements import Requirement
 from kit.config.secrets import Secret
 from kit.config.yaml_source import Located
+
+container = functools.partial(key, panel="Container")
+of_nodes = functools.partial(key, panel="Nodes")
+of_many = functools.partial(key, panel="Many runs")
 
 
 @dataclass(frozen=True)
@@ -64,30 +69,27 @@ class Job(BadDays):
         "TEXT",
         other_names="before_script pre_script prologue",
     )
-    host_setup: Optional[str] = key(
+    host_setup: Optional[str] = of_nodes(
         values.lines,
         "lines of bash, such as `module load apptainer`, that run on the first node before"
         " everything else; their variables reach every node",
         "TEXT",
-        panel="Nodes",
         other_names="modules",
     )
-    image: Optional[str] = key(
+    image: Optional[str] = container(
         values.line,
         "container image: a name from kit build, a file (.sif, .sqsh), an Apptainer sandbox folder"
         " or an environment definition file (.toml) of CSCS's Container Engine; docker://NAME for"
         " Docker",
         "FILE",
-        panel="Container",
         other_names="container container_image",
         anchor=image_files.anchored,
     )
-    runtime: Optional[str] = key(
+    runtime: Optional[str] = container(
         values.line,
         "container runtime [auto: depends on the image, the cluster's profile and what is "
         "installed]",
         "NAME",
-        panel="Container",
         choices=lambda: plugins.choices("runtimes"),
     )
     launcher: Optional[str] = key(
@@ -96,39 +98,33 @@ class Job(BadDays):
         "NAME",
         choices=lambda: plugins.choices("launchers"),
     )
-    nodes: Optional[values.Nodes] = key(
+    nodes: Optional[values.Nodes] = of_nodes(
         values.nodes,
         "number of nodes; a range such as 2-4 takes as many as are free [1]",
-        "N",
-        panel="Nodes",
         as_sbatch="-N",
         other_names="nnodes num_nodes",
     )
-    spares: Optional[int] = key(
+    spares: Optional[int] = of_nodes(
         values.count_or_zero,
         "extra nodes to request, so that the job can start without bad ones [0]",
-        "N",
-        panel="Nodes",
     )
-    processes_per_node: Optional[int] = key(
+    processes_per_node: Optional[int] = of_nodes(
         values.count,
         "ranks per node [gpus_per_node, or 1]",
         "N",
-        panel="Nodes",
         other_names="nproc_per_node ntasks_per_node tasks_per_node",
     )
-    gpus_per_node: Optional[int] = key(
-        values.count_or_zero, "GPUs per node [0]", "N", panel="Nodes", other_names="gpus num_gpus"
+    gpus_per_node: Optional[int] = of_nodes(
+        values.count_or_zero, "GPUs per node [0]", other_names="gpus num_gpus"
     )
-    stage: Optional[str] = key(
+    stage: Optional[str] = container(
         values.line,
         "local: each node copies the image to its own disk, once; sbcast: Slurm sends it; auto: kit"
         " chooses [none]",
         "NAME",
-        panel="Container",
         choices=lambda: plugins.choices("stages"),
     )
-    cache: Optional[str] = key(
+    cache: Optional[str] = container(
         values.Words(
             ("node", "keep", "off"),
             "node: on each node's disk; keep: also in a file beside the image; "
@@ -136,30 +132,26 @@ class Job(BadDays):
         ),
         "compile caches (Triton, Inductor, CUDA): node: on each node's own disk; keep: also in a"
         " file beside the image, from which new nodes start; off: kit sets nothing [node]",
-        panel="Container",
     )
-    unpack: Optional[str] = key(
+    unpack: Optional[str] = container(
         values.unpack,
         "yes: each node unpacks the image before the first start; no: it mounts the image, and"
         " what the program writes into it takes memory; for enroot and pyxis [auto: mount a"
         " staged image]",
         "auto|yes|no",
-        panel="Container",
         examples=lambda: ["auto", "yes", "no"],
     )
-    time: Optional[str] = key(
+    time: Optional[str] = of_nodes(
         values.time_limit,
         "time limit, as for sbatch",
         "HH:MM:SS",
-        panel="Nodes",
         as_sbatch="-t",
         other_names="walltime time_limit",
     )
-    workdir: Optional[str] = key(
+    workdir: Optional[str] = container(
         values.line,
         "where the command runs; mounted in the container [the job file's folder]",
         "DIR",
-        panel="Container",
         other_names="cwd working_dir",
         anchor=paths.absolute,
     )
@@ -171,25 +163,23 @@ class Job(BadDays):
         "snapshot: run the code as it was at submission; live: as it is when the job starts"
         " [snapshot; kit run: live]",
     )
-    mounts: Optional[tuple[Mount, ...]] = key(
+    mounts: Optional[tuple[Mount, ...]] = container(
         mount_list.parse,
         "folders or files to mount in the container, SOURCE:TARGET[:ro]; of a squashfs file"
         " (.sqsh), the content; {source, target, read_only, on_nodes} for a path with a colon or"
         " that only the nodes have",
         "S:T[:ro]",
-        panel="Container",
         option="--mount",
         other_names="volumes binds",
         anchor=mount_list.anchored,
         from_words=keys.as_list,
         add=mount_list.add,
     )
-    packages: Optional[tuple[Requirement, ...]] = key(
+    packages: Optional[tuple[Requirement, ...]] = container(
         requirements.parse,
         "Python packages beside the image's own, without a new image: a requirements.txt, or a"
         " list of requirements",
         "FILE|NAME",
-        panel="Container",
         other_names="requirements pip dependencies python_packages",
         anchor=requirements.anchored,
         from_words=keys.as_list,
@@ -220,33 +210,29 @@ class Job(BadDays):
         from_words=secrets.from_words,
         add=operator.or_,
     )
-    array: Optional[str] = key(
+    array: Optional[str] = of_many(
         values.array,
         "task numbers of a job array, as for sbatch; with a sweep only %4: four at a time",
         "LIST",
-        panel="Many runs",
     )
-    sweep: Optional[sweeps.Sweep] = key(
+    sweep: Optional[sweeps.Sweep] = of_many(
         sweeps.parse,
         "values for {NAME} in the command; each combination becomes a task of a job array",
         "NAME=V,V",
-        panel="Many runs",
         from_words=sweeps.from_words,
         add=operator.or_,
     )
-    slurm: Optional[dict[str, Located]] = key(
+    slurm: Optional[dict[str, Located]] = of_nodes(
         values.options,
         "any sbatch option by its long name",
         "OPTION=VALUE",
-        panel="Nodes",
         from_words=keys.as_mapping,
         add=operator.or_,
     )
-    cluster: Optional[str] = key(
+    cluster: Optional[str] = of_nodes(
         values.line,
         "cluster profile: a name (kit init --list) or a file [generic]",
         "NAME",
-        panel="Nodes",
         examples=profile_files.names,
         anchor=profiles.anchored,
     )
@@ -256,10 +242,9 @@ class Job(BadDays):
         "KEY=VALUE",
         from_words=keys.as_mapping,
     )
-    remap_root: Optional[bool] = key(
+    remap_root: Optional[bool] = container(
         values.flag,
         "be root inside the container (enroot --root, apptainer --fakeroot)",
-        panel="Container",
     )
 
     # Where each key was given: "job.yaml:4" or "--nodes".

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from kit.base.errors import Problem, Problems
+from kit.config import values
 from kit.config.values import Words
 from kit.config.yaml_source import Located
 
@@ -40,6 +41,8 @@ def key(
     """Return the field of a key; `more` are further facts of a Key."""
     if isinstance(parse, Words):
         metavar, more["choices"] = "|".join(parse.words), lambda: list(parse.words)
+    if parse in (values.count, values.count_or_zero, values.nodes):
+        metavar = "N"
     return field(
         default_factory=lambda: default, metadata={"key": Key(parse, meaning, metavar, **more)}
     )
@@ -81,5 +84,5 @@ def as_list(option: str, words: Sequence[str], problems: Problems) -> Located:
 def as_mapping(option: str, words: Sequence[str], problems: Problems) -> Located:
     """Return NAME=VALUE words as a mapping; NAME alone is NAME=true, as for sbatch."""
     pairs = (word.partition("=") for word in words)
-    values = {name: value if equals else "true" for name, equals, value in pairs}
-    return Located({name: Located(value, option) for name, value in values.items()}, option)
+    found = {name: value if equals else "true" for name, equals, value in pairs}
+    return Located({name: Located(value, option) for name, value in found.items()}, option)
