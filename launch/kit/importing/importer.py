@@ -12,10 +12,12 @@ from kit.base import redact
 from kit.base.errors import UsageError
 from kit.config import yaml_source
 from kit.files import safe_read
-from kit.importing import choice, header, job_text, shell, whole_container
-from kit.importing.draft import Draft, LedgerEntry
+from kit.importing import choice, containers, header, job_text, shell
+from kit.importing.draft import LEFT_OUT, Draft, LedgerEntry
 from kit.importing.expansion import Scope
+from kit.importing.header import GivenOptions
 from kit.importing.holes import HOLE
+from kit.importing.starters import Starters
 from kit.importing.statements import Reader
 
 _OTHER_SHELLS = re.compile(r"#!.*\b(t?csh|zsh|fish|python[0-9.]*|perl|Rscript|julia)\b")
@@ -48,7 +50,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     tasks = header.shape(given, draft)
     known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
     scope = Scope({**known, **draft.env}, _facts(draft, tasks), environment)
-    is_in_container = whole_container.read(given, draft, scope, tasks)
+    is_in_container = _whole_container(given, draft, scope, tasks)
     spans = []
     if options := _SHELLS_OPTIONS.match(text):
         way = "kit's script has options of its own; `source` your profile in `host_setup` for -l"
@@ -103,3 +105,33 @@ def _text(path: Path) -> str:
             fix = f"convert the script first: {command}"
             raise UsageError("this line is not UTF-8", fix, where=f"{path}:{number}")
     return content.decode("utf-8", "replace")
+
+
+_OPTION = re.compile(r"#SBATCH\b.*--(env|(no-)?container-)")
+
+
+def _whole_container(given: GivenOptions, draft: Draft, scope: Scope, tasks: Optional[int]) -> bool:
+    """Give the program that container, unless srun starts it in one of its own.
+
+    Return whether `setup` runs the script's other lines there as well, and as often: once.
+    """
+    options = {name: value for name, (value, _) in given.items() if containers.is_option(name)}
+    found = containers.of_slurm(options)
+    code = "\n".join(line for line in draft.lines if not line.lstrip().startswith("#"))
+    spans = [
+        (number, number)
+        for number, line in enumerate(draft.lines, 1)
+        if _OPTION.match(line) and draft.kind_of(number) != LEFT_OUT  # by sbatch itself
+    ]
+    if "--container-image" in code or "--environment" in code:
+        for span in spans:
+            draft.left_out(span, "srun starts the program in a container of its own")
+    elif found:
+        for span in spans:
+            draft.carried(span, "image")
+        starter = Starters(draft, scope, tasks, min(given[name][1] for name in options))
+        starter.contain(found)
+        if draft.nodes * (tasks or 1) == 1:
+            return True
+        starter.decide("the script's lines ran in this container: `host_setup` runs outside of it")
+    return False
