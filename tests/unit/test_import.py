@@ -103,8 +103,7 @@ STATEMENTS = [
     for path in SCRIPTS
     if path.stem not in ("csh", "python_itself")
     for data in [path.read_bytes().replace(b"\r\n", b"\n")]
-    for script in [shell.parse(data.decode(), path.name)]
-    for line in [shell.text(node) for node in script]
+    for line in map(shell.text, shell.parse(data.decode(), path.name))
 ]
 OPTIONS = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
 
@@ -172,6 +171,11 @@ def test_a_line_that_nothing_has_read_is_one_to_decide_about() -> None:
     draft.carried((1, 1), "command")
     draft.close([(1, 1), (4, 4)])
     assert [(entry.kind, entry.first) for entry in draft.entries] == [("carried", 1), (DECIDE, 4)]
+
+
+def test_what_is_inside_the_text_of_eval_stands_in_the_line_of_eval() -> None:
+    found = convert('RUN="{ srun python t.py; }"\n\neval "$RUN"\n')
+    assert [entry.first for entry in found.entries if entry.kind == CARRIED and entry.reason == "command"] == [4]
 
 
 # ---------------------------------------------------------------- the same program as before

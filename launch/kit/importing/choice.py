@@ -7,9 +7,10 @@ import os
 import re
 from typing import Optional
 
-from kit.importing import commands, joined, program_variables, shell
+from kit.importing import commands, program_variables, shell
 from kit.importing.items import ACTION, DEFINE, Item
 from kit.importing.launch import Launch
+from kit.importing.reading import AGAIN
 from kit.importing.shell import Node, Span
 from kit.importing.statements import Reader
 
@@ -97,7 +98,7 @@ def _sweep(reader: Reader, launch: Launch) -> None:
     if sweep:
         draft.keys["sweep"] = sweep
     elif reader.scope.sweep:
-        draft.decide(launch.span, joined.AGAIN)
+        draft.decide(launch.span, AGAIN)
 
 
 def _advise_sweep(reader: Reader, lines: list[Item]) -> None:

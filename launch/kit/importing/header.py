@@ -86,7 +86,7 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     if re.match(r"(gres|gpus|gpus-per-(node|task)|ntasks(-per-(node|gpu))?)\Z", name):
         return  # `shape` reads these together
     if containers.is_option(name):
-        return  # whole_container.py reads these together
+        return  # _whole_container of importer.py reads these together
     if name == "export" and set((value or "").split(",")) - {"ALL", "NONE", "NIL"}:
         _export(value or "", here, draft)
     elif name in _LEFT_OUT:

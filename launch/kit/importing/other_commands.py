@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from kit.base.errors import KitError
 from kit.importing import commands, containers, folders, header, shell
 from kit.importing.items import ACTION, LIMIT, PREPARE, Item
+from kit.importing.reading import Reading
 from kit.importing.shell import Node, Span
-
-if TYPE_CHECKING:
-    from kit.importing.statements import Reader
 
 NOT_NEEDED = "nothing of the job depends on it"
 _AT_THE_END = {"EXIT", "0", "ERR"}
@@ -19,7 +16,7 @@ _PRINTING = commands.PRINTING - {"scontrol"} | {"trap"}
 _CLEANING = {"rm", "rmdir", "kill", "cp", "mv", "rsync", "tar", "popd", "cd"}
 
 
-def read(reader: Reader, node: Node, span: Span, words: list[str]) -> None:
+def read(reader: Reading, node: Node, span: Span, words: list[str]) -> None:
     """Place a command that starts no ranks."""
     name = os.path.basename(commands.program(words))
     item = reader.item(ACTION, node, span)
@@ -49,7 +46,7 @@ def read(reader: Reader, node: Node, span: Span, words: list[str]) -> None:
             reader.candidate(0, words, span, node)
 
 
-def _place(reader: Reader, item: Item, name: str) -> None:
+def _place(reader: Reading, item: Item, name: str) -> None:
     if name in commands.PREPARING:
         reader.placing.add(item._replace(kind=PREPARE))
     elif name in commands.LIMITS:
@@ -61,7 +58,7 @@ def _place(reader: Reader, item: Item, name: str) -> None:
         reader.placing.add(item)
 
 
-def _enter(reader: Reader, name: str, words: list[str], span: Span) -> None:
+def _enter(reader: Reading, name: str, words: list[str], span: Span) -> None:
     is_later = bool(reader.candidates) and not reader.is_in_task
     if name == "cd" or (name == "pushd" and len(words) == 2):
         folders.change(reader.draft, reader.scope, words, span, reader.mounts, is_later=is_later)
@@ -69,7 +66,7 @@ def _enter(reader: Reader, name: str, words: list[str], span: Span) -> None:
         reader.draft.decide(span, "see in which folder the program starts: `workdir: DIR`")
 
 
-def _login(reader: Reader, words: list[str], variable: str, span: Span) -> None:
+def _login(reader: Reading, words: list[str], variable: str, span: Span) -> None:
     """Have a secret's variable stand for a login, whose line would hold its value."""
     values = [word for word in words[2:] if word[:1] not in ("", "-") and word != "login"]
     if values:
@@ -83,7 +80,7 @@ def _login(reader: Reader, words: list[str], variable: str, span: Span) -> None:
         reader.draft.left_out(span, has if variable in reader.draft.secrets else has + way)
 
 
-def _trap(reader: Reader, words: list[str], span: Span) -> None:
+def _trap(reader: Reading, words: list[str], span: Span) -> None:
     """Tell what a trap is for: signals, clean-up, or a word at the end."""
     handler, signals = (words[1], {*words[2:]}) if len(words) > 2 else ("", {*words[1:]})
     body = reader.functions.get(handler)

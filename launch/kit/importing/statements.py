@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Optional
 
 from kit.base.errors import KitError
-from kit.importing import commands, header, joined, other_commands, shell
-from kit.importing.assignments import Assignments
-from kit.importing.draft import Draft
-from kit.importing.expansion import COMPUTED, Scope
+from kit.importing import commands, header, other_commands, shell
+from kit.importing.expansion import COMPUTED
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
 from kit.importing.other_commands import NOT_NEEDED
-from kit.importing.placing import Placing
+from kit.importing.reading import AGAIN, LOGS, Reading
 from kit.importing.shell import Node, Span
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 
 
-class Reader:
-    def __init__(self, draft: Draft, scope: Scope, tasks: Optional[int]) -> None:
-        self.draft, self.scope, self.tasks = draft, scope, tasks
-        self.placing = Placing(draft, scope.shell)
-        self.variables = Assignments(draft, scope, self.placing)
-        self.candidates: list[Candidate] = []
-        self.unknown: list[Candidate] = []  # commands of names that say nothing
-        self.functions: dict[str, Node] = {}
-        self.inside: list[str] = []  # the functions that are read now
-        self.remarks: tuple[str, ...] = ()
-        self.mounts = draft.keys.get("mounts", []) if draft.has_image else None  # in a container
-        self.is_in_task = False
-        self.is_over = False
-
+class Reader(Reading):
     def read(self, statements: list[Node]) -> None:
         for node in statements:
             span = shell.span(node)
@@ -62,7 +46,7 @@ class Reader:
         elif kind == "TimeClause" and command.get("Stmt"):
             self.statement(command["Stmt"], span)
         elif kind == "BinaryCmd":
-            joined.two(self, node, span)
+            self._two(node, span)
         elif kind in ("Block", "Subshell") and self.launches(node):
             self.draft.carried(span, "command")
             self.read(command["Stmts"])
@@ -73,22 +57,9 @@ class Reader:
             item = item._replace(uses=item.uses - item.sets, sets=frozenset([name]))
             self.placing.functions[name] = item
         elif kind == "ForClause" and self.launches(node):
-            joined.loop(self, command, span)
+            self._loop(command, span)
         else:
             self.compound(node, span)
-
-    def item(self, kind: str, node: Node, span: Span) -> Item:
-        uses, sets = frozenset(shell.names_used(node)), shell.names_set(node)
-        self.placing.set_by = {**dict.fromkeys(sets, span), **self.placing.set_by}
-        uses |= shell.programs_inside(node) & self.functions.keys()
-        source = shell.text(node).rstrip("; ")
-        defaulted = shell.names_defaulted(node)
-        self.placing.with_default.update(dict.fromkeys(defaulted, span))
-        self.placing.without_default |= uses - defaulted
-        return Item(kind, span, source, uses, sets, "", self._position())
-
-    def _position(self) -> int:
-        return len(self.candidates) + len(self.unknown)
 
     # ------------------------------------------------------------ variables
 
@@ -150,9 +121,6 @@ class Reader:
         else:
             other_commands.read(self, node, span, words)
 
-    def words(self, call: Node) -> list[str]:
-        return [field for word in call["Args"] for field in self.scope.words(word)]
-
     def _evaluate(self, text: str, span: Span) -> None:
         try:
             inner = shell.parse(self.scope.inner(text), "eval", span)
@@ -172,7 +140,7 @@ class Reader:
     def _call_function(self, node: Node, words: list[str], span: Span) -> None:
         name = words[0]
         function = self.functions[name]
-        if name in self.inside or not (self._is_around(words) or self.launches(function)):
+        if name in self.inside or not (self.is_around(words) or self.launches(function)):
             item = self.item(ACTION, node, span)
             item = item._replace(uses=item.uses | {name}, sets=shell.names_set(function))
             if shell.programs(function) <= commands.PRINTING and not item.sets:
@@ -188,49 +156,54 @@ class Reader:
             self.read((body.get("Cmd") or {}).get("Stmts") or [body])
         self.inside.pop()
 
-    def _is_around(self, words: list[str]) -> bool:
-        """Return whether a function of the script runs a program that it is given."""
-        function, given = self.functions[words[0]], words[1:]
-        if "eval" in shell.programs(function):
-            given = " ".join(given).split()
-        elif not re.search(r"\$\{?[@*]", shell.text(function)):
-            return False
-        return bool(given and commands.weight(given))
+    # ------------------------------------------------------------ lists, loops and conditions
 
-    def candidate(self, weight: int, words: list[str], span: Span, node: Node) -> None:
-        if commands.starts_ray(words):
-            self.draft.decide(span, "`launcher: ray` starts Ray itself, on every node")
-            return
-        remarks = self.remarks
-        if node.get("Background"):
-            remarks += ("it ran in the background: kit starts one program, and waits for it",)
-        if any(item.get("Hdoc") for item in node.get("Redirs") or []) and words[-2:-1] != ["-c"]:
-            remarks += (
-                "it read lines of the script: write them into a file, and have it read that",
-            )
-        texts = [shell.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
-        if any(re.match(r"[0-9]*<(?!\s*/dev/null)", text) for text in texts):
-            remarks += ("it read its input from a file: kit gives a program none",)
-        elif texts and weight:
-            self.draft.left_out(span, joined.LOGS)
-        uses = frozenset(shell.names_used(node))
-        item = Item(ACTION, span, shell.text(node), uses, frozenset(), position=self._position())
-        found = Candidate(weight, words, item, remarks, self.scope.sweep)
-        (self.candidates if weight else self.unknown).append(found)
+    def _two(self, node: Node, span: Span) -> None:
+        """Read A && B, A || B and A | B."""
+        command = node["Cmd"]
+        sign, second = shell.operator(command), shell.programs(command["Y"])
+        if sign == "&&" and not commands.asks(command["X"]):
+            self.statement(command["X"], span)
+            self.statement(command["Y"], span)
+        elif sign == "||" and second <= commands.ENDS and _is_login(command["X"]):
+            self.statement(command["X"], span)
+        elif sign == "||" and second and second <= commands.ENDS and self._may_end(command):
+            self.statement(command["X"], span)
+            self.draft.left_out(span, "kit ends a job whose program fails, with its exit code")
+        elif sign in ("|", "|&") and self.launches(command["X"]):
+            if not second <= {"tee", "cat", "ts"}:
+                self.remarks = ("its output went through another program: kit logs all of it",)
+            self.statement(command["X"], span)
+            self.remarks = ()
+            self.draft.left_out(span, LOGS)
+        else:
+            self.compound(node, span)
 
-    def launches(self, node: Node) -> bool:
-        """Return whether a command that may start ranks is at or below a statement."""
-        with self.scope.ahead():
-            for call in shell.calls(node):
-                words = self.words(call)
-                called = self.functions.get(words[0]) if words else None
-                if words and (commands.weight(words) or (called and self._is_around(words))):
-                    return True
-                if called and called is not node and self.launches(called):
-                    return True
-        return False
+    def _may_end(self, command: Node) -> bool:
+        """Return whether the job ends, as the script did, where the left side of || fails."""
+        ends = shell.programs(command["Y"]) & {"exit", "return"}
+        is_folder = shell.programs(command["X"]) == {"cd"}
+        return bool(ends or is_folder or self.launches(command["X"]))
 
-    # ------------------------------------------------------------ loops and conditions
+    def _loop(self, command: Node, span: Span) -> None:
+        """Read a loop around the program as a sweep, where its values are known."""
+        around = command["Loop"]
+        words = around.get("Items") or []
+        items = [field for word in words for field in self.scope.words(word)]
+        name = str((around.get("Name") or {}).get("Value", ""))
+        before = self.scope.sweep
+        if "break" in shell.programs(command["Do"]):
+            self.draft.decide(span, AGAIN)
+        elif name and items and not any(HOLE.search(item) for item in items):
+            self.scope.sweep = {**before, name: items}
+            self.scope.leave_open(name, hint=f"{{{name}}}")
+            way = "as a `sweep` each is a task of a job array, with nodes of its own"
+            self.draft.decide(span, f"these ran one after another, or side by side: {way}")
+        else:
+            self.draft.decide(span, "kit does not run loops: write their values as a `sweep`")
+            self.placing.set_by[name] = span
+        self.read(command["Do"])
+        self.scope.sweep = before
 
     def _submits(self, node: Node, item: Item) -> bool:
         """Note a condition under which a job is submitted; return whether it is one."""
@@ -248,7 +221,7 @@ class Reader:
         item = self.item(ACTION, node, span)
         if shell.kind(node) == "BinaryCmd" and shell.operator(node["Cmd"]) == "&&":
             # As the last line of `host_setup`, a test that is false would end the job.
-            item = item._replace(source=joined.as_if(node["Cmd"]))
+            item = item._replace(source=_as_if(node["Cmd"]))
         programs = {commands.program(shell.literals(call)) for call in shell.calls(node)}
         if self.launches(node):
             self.draft.decide(span, "the program is started under a condition: see which is meant")
@@ -279,3 +252,14 @@ class Reader:
             self.placing.add(item._replace(kind=self.variables.kind_of(item)))
         else:
             self.draft.left_out(span, "a check" if "exit" in programs else NOT_NEEDED)
+
+
+def _is_login(statement: Node) -> bool:
+    call = statement.get("Cmd") or {}
+    return bool(call.get("Args") and commands.login(shell.literals(call)))
+
+
+def _as_if(command: Node) -> str:
+    """Return A && B as a condition: A && B itself has failed where A is false."""
+    left, right = (shell.text(command[side]) for side in "XY")
+    return f"if {left}; then {right}\nfi" if "\n" in right else f"if {left}; then {right}; fi"

@@ -1,0 +1,90 @@
+"""What has been read of a script so far, and what every part of the reading asks of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from kit.importing import commands, shell
+from kit.importing.assignments import Assignments
+from kit.importing.draft import Draft
+from kit.importing.expansion import Scope
+from kit.importing.items import ACTION, Candidate, Item
+from kit.importing.placing import Placing
+from kit.importing.shell import Node, Span
+
+LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
+AGAIN = "a loop that starts the same program again: `max_restarts` does so where it has failed"
+
+
+class Reading:
+    def __init__(self, draft: Draft, scope: Scope, tasks: Optional[int]) -> None:
+        self.draft, self.scope, self.tasks = draft, scope, tasks
+        self.placing = Placing(draft, scope.shell)
+        self.variables = Assignments(draft, scope, self.placing)
+        self.candidates: list[Candidate] = []
+        self.unknown: list[Candidate] = []  # commands of names that say nothing
+        self.functions: dict[str, Node] = {}
+        self.inside: list[str] = []  # the functions that are read now
+        self.remarks: tuple[str, ...] = ()
+        self.mounts = draft.keys.get("mounts", []) if draft.has_image else None  # in a container
+        self.is_in_task = False
+        self.is_over = False
+
+    def item(self, kind: str, node: Node, span: Span) -> Item:
+        uses, sets = frozenset(shell.names_used(node)), shell.names_set(node)
+        self.placing.set_by = {**dict.fromkeys(sets, span), **self.placing.set_by}
+        uses |= shell.programs_inside(node) & self.functions.keys()
+        source = shell.text(node).rstrip("; ")
+        defaulted = shell.names_defaulted(node)
+        self.placing.with_default.update(dict.fromkeys(defaulted, span))
+        self.placing.without_default |= uses - defaulted
+        return Item(kind, span, source, uses, sets, "", self._position())
+
+    def _position(self) -> int:
+        return len(self.candidates) + len(self.unknown)
+
+    def words(self, call: Node) -> list[str]:
+        return [field for word in call["Args"] for field in self.scope.words(word)]
+
+    def is_around(self, words: list[str]) -> bool:
+        """Return whether a function of the script runs a program that it is given."""
+        function, given = self.functions[words[0]], words[1:]
+        if "eval" in shell.programs(function):
+            given = " ".join(given).split()
+        elif not re.search(r"\$\{?[@*]", shell.text(function)):
+            return False
+        return bool(given and commands.weight(given))
+
+    def candidate(self, weight: int, words: list[str], span: Span, node: Node) -> None:
+        if commands.starts_ray(words):
+            self.draft.decide(span, "`launcher: ray` starts Ray itself, on every node")
+            return
+        remarks = self.remarks
+        if node.get("Background"):
+            remarks += ("it ran in the background: kit starts one program, and waits for it",)
+        if any(item.get("Hdoc") for item in node.get("Redirs") or []) and words[-2:-1] != ["-c"]:
+            remarks += (
+                "it read lines of the script: write them into a file, and have it read that",
+            )
+        texts = [shell.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
+        if any(re.match(r"[0-9]*<(?!\s*/dev/null)", text) for text in texts):
+            remarks += ("it read its input from a file: kit gives a program none",)
+        elif texts and weight:
+            self.draft.left_out(span, LOGS)
+        uses = frozenset(shell.names_used(node))
+        item = Item(ACTION, span, shell.text(node), uses, frozenset(), position=self._position())
+        found = Candidate(weight, words, item, remarks, self.scope.sweep)
+        (self.candidates if weight else self.unknown).append(found)
+
+    def launches(self, node: Node) -> bool:
+        """Return whether a command that may start ranks is at or below a statement."""
+        with self.scope.ahead():
+            for call in shell.calls(node):
+                words = self.words(call)
+                called = self.functions.get(words[0]) if words else None
+                if words and (commands.weight(words) or (called and self.is_around(words))):
+                    return True
+                if called and called is not node and self.launches(called):
+                    return True
+        return False
