@@ -109,7 +109,7 @@ check-shell:
 	printf '%s\n' $(SHELL_SCRIPTS) | xargs -P 2 -n 20 $(BIN)/shellcheck --exclude SC1091 # what a file sources is checked by itself
 
 # After an edit. What has to do with keys, options, plans, rendering, causes and documents is tried; ARGS names more.
-QUICK = $(addprefix tests/unit/test_,schema.py documentation.py render.py bad_jobs.py profiles.py read_back.py sbatch_lines.py plain_words.py added_runtime.py why.py blame.py mutants.py::test_every_change_still_applies)
+QUICK = $(addprefix tests/unit/test_,schema.py documentation.py render.py bad_jobs.py profiles.py read_back.py size.py sbatch_lines.py plain_words.py added_runtime.py why.py blame.py mutants.py::test_every_change_still_applies)
 check-fast: .venv/test
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
