@@ -37,8 +37,7 @@ def no_logins_and_no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
-    for module in (transport, client):
-        monkeypatch.setattr(module, "BACK_OFF_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(transport, "BACK_OFF_S", (0.01,) * len(transport.BACK_OFF_S))
     monkeypatch.setattr(transport, "PAUSE_S", 0.01)
 
 
@@ -183,6 +182,7 @@ class Server:
     def __init__(self, handle, host: str = "127.0.0.1", certificate: Path | None = None) -> None:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.cuts: Iterator[int] = iter([])
+        self.is_silent_after_a_cut, self.is_over = False, threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -196,7 +196,11 @@ class Server:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 if self.command == "GET":
-                    self.wfile.write(body[: next(server.cuts, None)])
+                    cut = next(server.cuts, None)
+                    self.wfile.write(body[:cut])
+                    if cut is not None and server.is_silent_after_a_cut:
+                        self.wfile.flush()
+                        server.is_over.wait(600)
 
             do_HEAD = do_GET
 
@@ -221,6 +225,7 @@ def serving(handle, **options):
     try:
         yield server
     finally:
+        server.is_over.set()
         server.http.shutdown()
         server.http.server_close()
 
@@ -263,7 +268,7 @@ def test_a_layer_that_never_goes_on_ends_with_what_was_read() -> None:
         server.cuts = repeat(1_000)
         with pytest.raises(KitError) as error:
             contents(found)
-    said = f"registry {server.address} stopped in the middle of {digest(BLOBS[1])}, after 1000 of {len(BLOBS[1])} bytes"
+    said = f"registry {server.address} did not send all of {digest(BLOBS[1])}: the connection ended after 1000 of {len(BLOBS[1])} bytes"
     assert error.value.problems[0].problem == said
 
 
@@ -521,7 +526,7 @@ def test_a_refusal_names_the_registry_and_no_secret(status: int, login: bool, pr
             assert error.value.problems[0].problem == problem.format(server.address)
             assert error.value.problems[0].fix
             assert SECRET not in str(error.value) and LOGIN not in str(error.value)
-            assert len(server.requests) == {503: 4, 429: 6, 408: 6, 401: 1 + login}.get(status, 1)
+            assert len(server.requests) == {503: 8, 429: 8, 408: 8, 401: 1 + login}.get(status, 1)
 
 
 def test_a_registry_that_recovers_is_asked_again() -> None:
@@ -536,8 +541,10 @@ def test_a_registry_that_recovers_is_asked_again() -> None:
         assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
-def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says() -> None:
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
+    monkeypatch.setattr(transport, "QUIET_S", 0.9)
     manifest, blobs = image(*BLOBS)
     answer, times = plain(manifest, blobs), []
     busy = {path: iter(["0", "1", "soon"]) for path in ("manifests", digest(BLOBS[1]))}
@@ -546,13 +553,82 @@ def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says() -> None:
         for part, waits in busy.items():
             if part in path and (wait := next(waits, None)):
                 times.append(time.monotonic())
-                return 429, {"Retry-After": wait}, b""
+                return status, {"Retry-After": wait}, b""
         return answer(path, headers)
 
     with serving(handle) as server:
         assert contents(client.open_image(f"{server.address}/app", notes.append)) == FILES
-        assert notes.count(f"registry {server.address} takes no more requests for now: waiting 1 s") == 2
+        problem = {429: "takes no more requests from here for now", 503: f"answers with HTTP 503 for {server.address}/app"}[status]
+        assert notes.count(f"registry {server.address} {problem}: trying again in 1 s") == 2
     assert len(times) == 6 and times[2] - times[1] > 1
+
+
+def test_a_layer_is_waited_for_longer_than_a_manifest_and_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(transport, "QUIET_S", 0.05)
+    manifest, blobs = image(*BLOBS)
+    answer, failures = plain(manifest, blobs), iter([502, 502, 502, 502, 502, 502])
+
+    def handle(path: str, headers: dict[str, str]):
+        status = next(failures, None) if "Range" in headers else None
+        return (status, {}, b"") if status else answer(path, headers)
+
+    with serving(handle) as server:
+        found = client.open_image(f"{server.address}/app", notes.append)
+        server.cuts = iter([1_000_000])
+        assert contents(found) == FILES
+        assert set(notes) == {f"registry {server.address} answers with HTTP 502 for {server.address}/app: trying again in 0 s"}
+
+
+def test_a_registry_that_first_fetches_a_layer_itself_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(transport, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(transport, "ANSWER_S", 60.0)
+    manifest, blobs = image(*BLOBS)
+    answer = plain(manifest, blobs)
+
+    def handle(path: str, headers: dict[str, str]):
+        if path.endswith(digest(BLOBS[1])):
+            time.sleep(1)
+        return answer(path, headers)
+
+    with serving(handle) as server:
+        assert contents(client.open_image(f"{server.address}/app", notes.append)) == FILES
+        assert len(server.asked(digest(BLOBS[1]))) == 1
+        proxy = "since a registry that is a proxy first fetches a layer itself"
+        assert notes == [f"registry {server.address} has not answered for 0 s: waiting up to 60 s, {proxy}"]
+
+
+def test_a_layer_that_does_not_come_is_no_wrong_name_and_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TIMEOUT_S", "ANSWER_S"):
+        monkeypatch.setattr(transport, name, 0.3)
+    manifest, blobs = image(*BLOBS)
+    answer, is_over = plain(manifest, blobs), threading.Event()
+
+    def handle(path: str, headers: dict[str, str]):
+        if path.endswith(digest(BLOBS[1])):
+            is_over.wait(60)
+        return answer(path, headers)
+
+    with serving(handle) as server:
+        with pytest.raises(KitError) as error:
+            contents(client.open_image(f"{server.address}/app"))
+        is_over.set()
+    assert error.value.problem == f"registry {server.address} did not send all of {digest(BLOBS[1])}: timed out"
+    assert error.value.fix.startswith("try again in some minutes: a registry that is a proxy may still fetch it; else check ")
+    assert len(server.asked(digest(BLOBS[1]))) == 1
+
+
+def test_a_layer_that_stops_coming_is_asked_for_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "TIMEOUT_S", 0.3)
+    manifest, blobs = image(*BLOBS)
+    with serving(plain(manifest, blobs)) as server:
+        found = client.open_image(f"{server.address}/app")
+        server.cuts, server.is_silent_after_a_cut = iter([1_000_000]), True
+        start = time.monotonic()
+        assert contents(found) == FILES
+        assert time.monotonic() - start < transport.ANSWER_S / 2
+        assert len(server.asked(digest(BLOBS[1]))) == 2
 
 
 def test_a_manifest_that_was_cut_off_is_asked_for_again() -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
-from http.client import HTTPResponse
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from kit.base.errors import KitError
 from kit.base.progress import Note, silent
 from kit.registry import oci
 from kit.registry.blobs import CHUNK, DIGEST, sha256
 from kit.registry.layer_cache import LayerCache
-from kit.registry.transport import BACK_OFF_S, BROKEN, Registry
+from kit.registry.transport import BLOBS, BROKEN, Registry
 
 INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -94,7 +92,7 @@ def open_image(reference: str, note: Note = silent, *, wanted: str = "") -> oci.
         oci.check_types(manifest, reference)
         name = _digest(manifest["config"])
         parts = [(_digest(layer), _size(layer)) for layer in manifest["layers"]]
-        document = _parsed(registry, registry.read(f"blobs/{name}"), name)
+        document = _parsed(registry, registry.read(f"{BLOBS}{name}"), name)
         oci.check_machine(document, reference, wanted)
         config = oci.Config.from_json(document)
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -147,33 +145,31 @@ def _download(
 
     If the cached file or the connection breaks, a new connection continues at the same place.
     """
-    offset = failures = 0  # failures since the last byte that arrived
-    source: Any = cache.open(digest)
+    offset, source = 0, cache.open(digest)
     copy = None if source else cache.writer(digest, size)
-    try:
-        while offset < size:
-            chunk = b""
-            with suppress(*BROKEN):
-                source = source or _request(registry, digest, offset)
-                chunk = source.read(min(size - offset, CHUNK))
-            if chunk:
-                offset, failures = offset + len(chunk), 0
-                if copy:
-                    copy.write(chunk)
-                if copy and offset == size:
-                    copy.publish()
-                yield chunk
-                continue
+
+    def read() -> bytes:
+        nonlocal source
+        try:
+            source = source or _request(registry, digest, offset)
+            if chunk := source.read(min(size - offset, CHUNK)):
+                return chunk
+            raise ConnectionError(f"the connection ended after {offset} of {size} bytes")
+        except BROKEN:
             if source:
                 source.close()
-                source = None
-            if failures == len(BACK_OFF_S):
-                raise registry.error(
-                    f"stopped in the middle of {digest}, after {offset} of {size} bytes",
-                    "check this machine's network, and try again",
-                )
-            time.sleep(BACK_OFF_S[failures])
-            failures += 1
+            source = None
+            raise
+
+    try:
+        while offset < size:
+            chunk = registry.retried(f"{BLOBS}{digest}", read)
+            offset += len(chunk)
+            if copy:
+                copy.write(chunk)
+            if copy and offset == size:
+                copy.publish()
+            yield chunk
     finally:
         if source:
             source.close()
@@ -181,10 +177,10 @@ def _download(
             copy.discard()
 
 
-def _request(registry: Registry, digest: str, offset: int) -> HTTPResponse:
+def _request(registry: Registry, digest: str, offset: int) -> IO[bytes]:
     """Return the registry's answer with the blob from `offset` on."""
     headers = {"Range": f"bytes={offset}-"} if offset else {}
-    answer = registry.ask(f"blobs/{digest}", **headers)
+    answer = registry.logged_in(f"{BLOBS}{digest}", "GET", headers)
     if answer.status != 206:  # without ranges a registry starts over: skip what was read before
         while offset and (chunk := answer.read(min(offset, CHUNK))):
             offset -= len(chunk)

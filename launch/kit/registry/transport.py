@@ -9,67 +9,38 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from email.message import Message
 from functools import cached_property
-from http.client import HTTPMessage, HTTPResponse
-from typing import IO, Any, Callable, TypeVar
+from http.client import HTTPResponse
+from typing import Callable, TypeVar
 
 from kit.base.errors import KitError
 from kit.base.progress import Note
-from kit.registry import credentials
+from kit.registry import credentials, redirects
+from kit.registry.redirects import Refused
 
 TIMEOUT_S = 30.0  # for a connection, and for each read
-BACK_OFF_S = (0.5, 1.0, 2.0)  # before each retry
+# For the answer to a request for a layer: a registry that is a proxy may fetch all of it first.
+ANSWER_S = 300.0
+BACK_OFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # before each retry
+UNREACHABLE = 3  # retries where a registry gives no answer at all: its name may be wrong
+BLOBS = "blobs/"  # where they are; the GBs of a layer that came already are worth more patience
+QUIET_S = 5.0  # trouble that lasts no longer needs no word
 BUSY = (408, 425, 429)
-MOST_PAUSES, PAUSE_S, LONGEST_PAUSE_S = 5, 10.0, 60.0
+PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 BROKEN = (OSError, http.client.HTTPException)  # a connection that was refused, cut or timed out
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as for Docker
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ADMINISTRATORS = "tell the registry's administrators"
 _PARAMETER = r'(\w+)="([^"]*)"'
 
 Answer = TypeVar("Answer")
-
-
-class Refused(Exception):
-    """The registry answered with an error status."""
-
-    def __init__(self, status: int, headers: Message) -> None:
-        self.status, self.headers = status, headers
-
-
-class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follow redirects as urllib does, but send the login only to the host that it is for."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> Any:
-        # 308 is 307, for methods that both keep; Python 3.9 does not know it.
-        new = super().redirect_request(req, fp, 307 if code == 308 else code, msg, headers, newurl)
-        if new is None:
-            return None
-        new.method = req.get_method()
-        # urllib sets it again if the new address is reached through the proxy, too.
-        new.remove_header("Proxy-authorization")
-        if _origin(newurl) == _origin(req.full_url):
-            for key, value in req.unredirected_hdrs.items():
-                new.add_unredirected_header(key, value)
-        elif not _is_safe(newurl, req.full_url):
-            raise Refused(code, headers)
-        return new
-
-    http_error_308 = urllib.request.HTTPRedirectHandler.http_error_302
 
 
 class Registry:
@@ -77,12 +48,12 @@ class Registry:
 
     def __init__(self, name: str, host: str, repository: str, note: Note) -> None:
         self.name, self.repository, self.note = name, repository, note
-        scheme = "http" if _is_loopback(f"//{host}") else "https"
+        scheme = "http" if redirects.is_loopback(f"//{host}") else "https"
         self.base = f"{scheme}://{host}/v2/{repository}"
         self.authorization = ""
         # As for Docker, a registry on this machine is not reached through a proxy.
-        proxies = [urllib.request.ProxyHandler({})] if _is_loopback(self.base) else []
-        self.opener = urllib.request.build_opener(Redirects, *proxies)
+        proxies = [urllib.request.ProxyHandler({})] if redirects.is_loopback(self.base) else []
+        self.opener = urllib.request.build_opener(redirects.Redirects, *proxies)
 
     @cached_property
     def found(self) -> credentials.LoginSearch:
@@ -91,43 +62,40 @@ class Registry:
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> HTTPResponse:
         """Return the registry's answer, after a login if it wants one. Raise KitError otherwise."""
-        return self.retried(path, lambda: self.logged_in(f"{self.base}/{path}", method, headers))
+        return self.retried(path, lambda: self.logged_in(path, method, headers))
 
     def read(self, path: str, **headers: str) -> bytes:
         """Return a document, such as a manifest."""
-        url = f"{self.base}/{path}"
-        return self.retried(path, lambda: _content(self.logged_in(url, "GET", headers)))
+        return self.retried(path, lambda: _content(self.logged_in(path, "GET", headers)))
 
     def retried(self, path: str, attempt: Callable[[], Answer]) -> Answer:
-        """Return the attempt's result. Retry after a fault or a busy registry's pause."""
-        faults, pauses = iter(BACK_OFF_S), iter(range(MOST_PAUSES))
+        """Return the attempt's result. Retry after a fault, with a word about trouble that lasts.
+
+        Raise KitError for a fault after the last retry, or after ANSWER_S.
+        """
+        start, failures = time.monotonic(), 0
         while True:
+            pause_s = 0.0
             try:
                 return attempt()
-            except Refused as error:
-                final = self.refusal(error, path)
-                if error.status in BUSY:
-                    wait_s = None if next(pauses, None) is None else self.pause_s(error.headers)
-                else:
-                    wait_s = next(faults, None) if error.status >= 500 else None
-            except BROKEN as error:
-                final = self.unreachable(error)
-                reason = getattr(error, "reason", None)
-                is_untrusted = isinstance(reason, ssl.SSLCertVerificationError)
-                wait_s = None if is_untrusted else next(faults, None)
-            if wait_s is None:
-                raise final from None
+            except Refused as refused:
+                error, pause_s = self.refusal(refused, path), _pause_s(refused)
+                may_pass = refused.status >= 500 or refused.status in BUSY
+            except BROKEN as broken:
+                error = self.unreachable(broken, path)
+                is_untrusted = isinstance(_reason(broken), ssl.SSLCertVerificationError)
+                may_pass = not is_untrusted and (path.startswith(BLOBS) or failures < UNREACHABLE)
+            lost_s = time.monotonic() - start
+            if not may_pass or failures == len(BACK_OFF_S) or lost_s > ANSWER_S:
+                raise error from None
+            wait_s = max(BACK_OFF_S[failures], pause_s)
+            if lost_s + wait_s > QUIET_S:
+                self.note(f"{error.problem}: trying again in {wait_s:.0f} s")
             time.sleep(wait_s)
+            failures += 1
 
-    def pause_s(self, headers: Message) -> float:
-        """Return and note how long to leave a busy registry alone: its Retry-After, if it says."""
-        wait_s, value = PAUSE_S, headers.get("Retry-After", "")
-        if re.fullmatch(r"[0-9]{1,9}", value):
-            wait_s = min(float(value), LONGEST_PAUSE_S)
-        self.note(f"registry {self.name} takes no more requests for now: waiting {wait_s:.0f} s")
-        return wait_s
-
-    def logged_in(self, url: str, method: str, headers: dict[str, str]) -> HTTPResponse:
+    def logged_in(self, path: str, method: str, headers: dict[str, str]) -> HTTPResponse:
+        url = f"{self.base}/{path}"
         try:
             return self.send(url, method, headers, self.authorization)
         except Refused as error:
@@ -140,23 +108,41 @@ class Registry:
     def send(
         self, url: str, method: str, headers: dict[str, str], authorization: str
     ) -> HTTPResponse:
-        if not _is_safe(url, self.base):
+        if not redirects.is_safe(url, self.base):
             raise self.error("has its logins at an address without HTTPS", ADMINISTRATORS)
         request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310 - checked above
         if authorization:
             request.add_unredirected_header("Authorization", authorization)
         try:
-            answer: HTTPResponse = self.opener.open(request, timeout=TIMEOUT_S)
+            return self.answer(request, is_layer=url.startswith(f"{self.base}/{BLOBS}"))
         except ValueError:
             problem = "gives an address or a token that is none"
             raise self.error(problem, ADMINISTRATORS) from None
         except urllib.error.HTTPError as error:
             error.close()
             # The target of a redirect must not decide where the login goes.
-            is_redirected = _origin(error.geturl()) != _origin(url)
+            is_redirected = redirects.origin(error.geturl()) != redirects.origin(url)
             status = 403 if error.code == 401 and is_redirected else error.code
             raise Refused(status, error.headers) from None
-        return answer
+
+    def answer(self, request: urllib.request.Request, is_layer: bool) -> HTTPResponse:
+        """Return the answer, whose content comes without breaks above TIMEOUT_S."""
+        text = (
+            f"registry {self.name} has not answered for {TIMEOUT_S:.0f} s: waiting up to "
+            f"{ANSWER_S:.0f} s, since a registry that is a proxy first fetches a layer itself"
+        )
+        word = threading.Timer(TIMEOUT_S, self.note, [text])
+        word.daemon = True
+        if is_layer:
+            word.start()
+        try:
+            timeout_s = ANSWER_S if is_layer else TIMEOUT_S
+            found: HTTPResponse = self.opener.open(request, timeout=timeout_s)
+        finally:
+            word.cancel()
+        if found.fp:
+            found.fp.raw._sock.settimeout(TIMEOUT_S)  # type: ignore[attr-defined]  # urllib has one timeout for both
+        return found
 
     def authorize(self, headers: Message) -> str:
         """Return the Authorization header that the registry's 401 asks for."""
@@ -188,8 +174,8 @@ class Registry:
     def refusal(self, refused: Refused, path: str) -> KitError:
         """Return the error to show for a refused request."""
         image, status = f"{self.name}/{self.repository}", refused.status
-        if status == 404 and path.startswith("blobs/"):
-            part = path[len("blobs/") :]
+        if status == 404 and path.startswith(BLOBS):
+            part = path[len(BLOBS) :]
             problem = f"has no more of {image} than its manifest: its part {part} is not there"
             return self.error(problem, "have the image pushed again")
         if status == 404:
@@ -218,22 +204,41 @@ class Registry:
             address = f"{target.scheme}://{target.hostname or ''}"
         except ValueError:
             return self.error("redirects to an address that is none", ADMINISTRATORS)
-        if not _is_safe(target.geturl(), self.base):
+        if not redirects.is_safe(target.geturl(), self.base):
             problem = f"redirects to {address}, and kit follows only to HTTPS"
         else:
             problem = f"redirects again and again, at last to {address}"
         return self.error(problem, ADMINISTRATORS)
 
-    def unreachable(self, error: BaseException) -> KitError:
-        reason = getattr(error, "reason", None) or error
+    def unreachable(self, broken: BaseException, path: str) -> KitError:
+        """Return the error to show for a connection that failed."""
+        reason = _reason(broken)
         text = type(reason).__name__  # the message may quote an address, unless it is the system's
         if isinstance(reason, OSError):
             text = reason.strerror or str(reason)
-        return self.error(
+        problem, fix = (
             f"cannot be reached: {text}",
             "check the name, the network, https_proxy where a proxy is needed, "
             "SSL_CERT_FILE where your site has certificates of its own",
         )
+        if path.startswith(BLOBS):
+            problem = f"did not send all of {path[len(BLOBS) :]}: {text}"
+            if isinstance(reason, (TimeoutError, socket.timeout)):
+                again = "try again in some minutes: a registry that is a proxy may still fetch it"
+                fix = f"{again}; else {fix}"
+        return self.error(problem, fix)
+
+
+def _reason(broken: BaseException) -> BaseException:
+    return getattr(broken, "reason", None) or broken
+
+
+def _pause_s(refused: Refused) -> float:
+    """Return how long to leave a busy registry alone: its Retry-After, if it says."""
+    value = refused.headers.get("Retry-After", "")
+    if re.fullmatch(r"[0-9]{1,9}", value):
+        return min(float(value), LONGEST_PAUSE_S)
+    return PAUSE_S if refused.status in BUSY else 0.0
 
 
 def _content(answer: HTTPResponse) -> bytes:
@@ -242,25 +247,3 @@ def _content(answer: HTTPResponse) -> bytes:
         if answer.length:
             raise http.client.IncompleteRead(content, answer.length)
     return content
-
-
-def _is_safe(url: str, source: str) -> bool:
-    """Return whether a request may go to `url`, which `source` named.
-
-    Only this machine may name itself: another may not lead kit to a port of this one.
-    """
-    try:
-        scheme = urllib.parse.urlsplit(url).scheme
-        is_local = _is_loopback(url) and _is_loopback(source)
-        return scheme == "https" or (scheme == "http" and is_local)
-    except ValueError:
-        return False
-
-
-def _is_loopback(url: str) -> bool:
-    return urllib.parse.urlsplit(url).hostname in LOOPBACK
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.netloc
