@@ -22,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from pathlib import Path
 
+import kit
 import pytest
 from kit.base.errors import KitError
 from kit.registry import client, layers, oci, transport
@@ -280,6 +281,13 @@ def test_what_is_not_what_was_asked_for_is_refused() -> None:
             contents(client.open_image(f"{server.address}/app"))
         with pytest.raises(KitError, match="gives something else"):
             client.open_image(f"{server.address}/app@sha256:{'0' * 64}")
+
+
+def test_kit_names_itself_where_bots_are_refused() -> None:
+    manifest, blobs = image(*BLOBS)
+    answer = plain(manifest, blobs)
+    with serving(lambda path, headers: answer(path, headers) if headers["User-Agent"] == f"kit/{kit.__version__}" else (403, {}, b"")) as server:
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
 @pytest.mark.parametrize("login", [True, False])

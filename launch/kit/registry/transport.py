@@ -21,6 +21,7 @@ from functools import cached_property
 from http.client import HTTPResponse
 from typing import Callable, TypeVar
 
+import kit
 from kit.base.errors import KitError
 from kit.base.progress import Note
 from kit.registry import credentials, redirects
@@ -54,6 +55,8 @@ class Registry:
         # As for Docker, a registry on this machine is not reached through a proxy.
         proxies = [urllib.request.ProxyHandler({})] if redirects.is_loopback(self.base) else []
         self.opener = urllib.request.build_opener(redirects.Redirects, *proxies)
+        # Some sites' bot rules refuse urllib's own name.
+        self.opener.addheaders = [("User-Agent", f"kit/{kit.__version__}")]
 
     @cached_property
     def found(self) -> credentials.LoginSearch:
