@@ -312,6 +312,31 @@ def test_a_token_is_asked_for_as_the_registry_says(login: bool, tmp_path: Path) 
     assert tokens == ["/token?scope=repository%3Ateam%2Fapp%3Apull&service=it"] * 2  # one for each call, not for each request
 
 
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        'Basic realm="x, y", Bearer realm="TOKENS",service="it"',
+        'Bearer realm="TOKENS",service="it", Basic realm="x"',
+        'Negotiate, bearer Realm="TOKENS", Service=it',
+        "Bearer realm=TOKENS,service=it",
+    ],
+)
+def test_a_challenge_is_read_as_http_writes_it(challenge: str) -> None:
+    manifest, blobs = image(*BLOBS)
+    answer = plain(manifest, blobs)
+
+    def handle(path: str, headers: dict[str, str]):
+        if path.startswith("/token?"):
+            return 200, {}, b'{"token": "x"}'
+        if headers.get("Authorization") != "Bearer x":
+            return 401, {"WWW-Authenticate": challenge.replace("TOKENS", f"http://{server.address}/token")}, b""
+        return answer(path, headers)
+
+    with serving(handle) as server:
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
+        assert server.asked("/token?scope=repository%3Aapp%3Apull&service=it")
+
+
 def test_a_login_by_name_and_password_is_used(tmp_path: Path) -> None:
     manifest, blobs = image(*BLOBS)
     answer = plain(manifest, blobs)

@@ -39,7 +39,8 @@ PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 BROKEN = (OSError, http.client.HTTPException)  # a connection that was refused, cut or timed out
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as for Docker
 ADMINISTRATORS = "tell the registry's administrators"
-_PARAMETER = r'(\w+)="([^"]*)"'
+# A parameter of a challenge in WWW-Authenticate, or the scheme that begins a challenge.
+_WORD = re.compile(r'([\w-]+)=(?:"([^"]*)"|([^\s,]+))|([\w-]+)')
 
 Answer = TypeVar("Answer")
 
@@ -149,13 +150,10 @@ class Registry:
 
     def authorize(self, headers: Message) -> str:
         """Return the Authorization header that the registry's 401 asks for."""
-        has_basic = False
-        for challenge in headers.get_all("WWW-Authenticate") or []:
-            scheme, _, rest = challenge.partition(" ")
-            if scheme.lower() == "bearer":
-                return f"Bearer {self.token(dict(re.findall(_PARAMETER, rest)))}"
-            has_basic = has_basic or scheme.lower() == "basic"
-        if self.found.login and has_basic:
+        challenges = _challenges(headers.get_all("WWW-Authenticate") or [])
+        if "bearer" in challenges:
+            return f"Bearer {self.token(challenges['bearer'])}"
+        if self.found.login and "basic" in challenges:
             return f"Basic {self.found.login}"
         raise Refused(401, headers)
 
@@ -242,6 +240,19 @@ def _pause_s(refused: Refused) -> float:
     if re.fullmatch(r"[0-9]{1,9}", value):
         return min(float(value), LONGEST_PAUSE_S)
     return PAUSE_S if refused.status in BUSY else 0.0
+
+
+def _challenges(headers: list[str]) -> dict[str, dict[str, str]]:
+    """Return the parameters of each scheme; one header may have several, RFC 9110, 11.6.1."""
+    schemes: dict[str, dict[str, str]] = {}
+    for header in headers:
+        parameters: dict[str, str] = {}
+        for key, quoted, bare, scheme in _WORD.findall(header):
+            if scheme:
+                parameters = schemes.setdefault(scheme.lower(), {})
+            else:
+                parameters.setdefault(key.lower(), quoted or bare)
+    return schemes
 
 
 def _content(answer: HTTPResponse) -> bytes:
