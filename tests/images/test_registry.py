@@ -290,6 +290,14 @@ def test_kit_names_itself_where_bots_are_refused() -> None:
         assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
+@pytest.mark.parametrize("status", [400, 405, 501])
+def test_a_registry_that_refuses_head_is_asked_with_get(status: int) -> None:
+    manifest, blobs = image(*BLOBS)
+    answer = plain(manifest, blobs)
+    with serving(lambda path, headers: (status, {}, b"") if server.requests[-1][0] == "HEAD" else answer(path, headers)) as server:
+        assert client.resolve(f"{server.address}/app") == digest(manifest)
+
+
 @pytest.mark.parametrize("login", [True, False])
 def test_a_token_is_asked_for_as_the_registry_says(login: bool, tmp_path: Path) -> None:
     manifest, blobs = image(*BLOBS)

@@ -75,7 +75,7 @@ def resolve(reference: str, note: Note = silent) -> str:
     if DIGEST.fullmatch(image.version):
         return image.version
     registry = image.open(note)
-    with registry.ask(f"manifests/{image.version}", "HEAD", Accept=ACCEPT) as answer:
+    with registry.head(f"manifests/{image.version}", Accept=ACCEPT) as answer:
         digest = answer.headers.get("Docker-Content-Digest", "")
     return digest if DIGEST.fullmatch(digest) else _manifest(registry, image.version)[0]
 

@@ -35,6 +35,7 @@ UNREACHABLE = 3  # retries where a registry gives no answer at all: its name may
 BLOBS = "blobs/"  # where they are; the GBs of a layer that came already are worth more patience
 QUIET_S = 5.0  # trouble that lasts no longer needs no word
 BUSY = (408, 425, 429)
+NO_HEAD = (400, 405, 501)
 PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 BROKEN = (OSError, http.client.HTTPException)  # a connection that was refused, cut or timed out
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as for Docker
@@ -64,9 +65,18 @@ class Registry:
         """The login, found only once the registry wants one: a helper may take its time."""
         return credentials.find(self.name, self.repository)
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> HTTPResponse:
-        """Return the registry's answer, after a login if it wants one. Raise KitError otherwise."""
-        return self.retried(path, lambda: self.logged_in(path, method, headers))
+    def head(self, path: str, **headers: str) -> HTTPResponse:
+        """Return the answer to HEAD, or to GET if the registry refuses HEAD. Raise KitError if not."""
+
+        def attempt() -> HTTPResponse:
+            try:
+                return self.logged_in(path, "HEAD", headers)
+            except Refused as refused:
+                if refused.status not in NO_HEAD:
+                    raise
+            return self.logged_in(path, "GET", headers)
+
+        return self.retried(path, attempt)
 
     def read(self, path: str, **headers: str) -> bytes:
         """Return a document, such as a manifest."""
