@@ -37,6 +37,7 @@ QUIET_S = 5.0  # trouble that lasts no longer needs no word
 BUSY = (408, 425, 429)
 NO_HEAD = (400, 405, 501)
 PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # OpenSSL's names, of 1.1 and of 3
 BROKEN = (OSError, http.client.HTTPException)  # a connection that was refused, cut or timed out
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as for Docker
 ADMINISTRATORS = "tell the registry's administrators"
@@ -66,7 +67,7 @@ class Registry:
         return credentials.find(self.name, self.repository)
 
     def head(self, path: str, **headers: str) -> HTTPResponse:
-        """Return the answer to HEAD, or to GET if the registry refuses HEAD. Raise KitError if not."""
+        """Return the answer to HEAD, or to GET if HEAD is refused. Raise KitError for others."""
 
         def attempt() -> HTTPResponse:
             try:
@@ -97,8 +98,8 @@ class Registry:
                 may_pass = refused.status >= 500 or refused.status in BUSY
             except BROKEN as broken:
                 error = self.unreachable(broken, path)
-                is_untrusted = isinstance(_reason(broken), ssl.SSLCertVerificationError)
-                may_pass = not is_untrusted and (path.startswith(BLOBS) or failures < UNREACHABLE)
+                may_pass = not _is_lasting(_reason(broken))
+                may_pass &= path.startswith(BLOBS) or failures < UNREACHABLE
             lost_s = time.monotonic() - start
             if not may_pass or failures == len(BACK_OFF_S) or lost_s > ANSWER_S:
                 raise error from None
@@ -227,6 +228,11 @@ class Registry:
         text = type(reason).__name__  # the message may quote an address, unless it is the system's
         if isinstance(reason, OSError):
             text = reason.strerror or str(reason)
+        if isinstance(reason, ssl.SSLError) and reason.reason in NO_TLS:
+            return self.error(
+                "speaks HTTP without TLS, which kit uses on this machine alone",
+                "where Docker may use it: docker save -o FILE.tar IMAGE; here: kit build FILE.tar",
+            )
         problem, fix = (
             f"cannot be reached: {text}",
             "check the name, the network, https_proxy where a proxy is needed, "
@@ -242,6 +248,12 @@ class Registry:
 
 def _reason(broken: BaseException) -> BaseException:
     return getattr(broken, "reason", None) or broken
+
+
+def _is_lasting(reason: BaseException) -> bool:
+    """Return whether a connection failed for the registry's TLS, which no retry changes."""
+    is_untrusted = isinstance(reason, ssl.SSLCertVerificationError)
+    return is_untrusted or (isinstance(reason, ssl.SSLError) and reason.reason in NO_TLS)
 
 
 def _pause_s(refused: Refused) -> float:
