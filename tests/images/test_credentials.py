@@ -20,7 +20,13 @@ HUB = "https://index.docker.io/v1/"
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No logins but what a test writes, and no waiting."""
-    for name, place in (("DOCKER_CONFIG", "docker"), ("XDG_CACHE_HOME", "cache"), ("XDG_RUNTIME_DIR", "run"), ("ENROOT_CONFIG_PATH", "enroot")):
+    for name, place in (
+        ("DOCKER_CONFIG", "docker"),
+        ("XDG_CACHE_HOME", "cache"),
+        ("XDG_RUNTIME_DIR", "run"),
+        ("XDG_CONFIG_HOME", "config"),
+        ("ENROOT_CONFIG_PATH", "enroot"),
+    ):
         monkeypatch.setenv(name, str(tmp_path / place))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import random
 import shutil
 import socket
@@ -25,7 +26,7 @@ from pathlib import Path
 import kit
 import pytest
 from kit.base.errors import KitError
-from kit.registry import client, layers, oci, transport
+from kit.registry import client, credentials, layers, oci, transport
 
 MANIFEST, INDEX = client.MANIFESTS[0], client.INDEXES[0]
 SECRET = "hunter2"
@@ -37,6 +38,8 @@ def no_logins_and_no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
     monkeypatch.setattr(transport, "BACK_OFF_S", (0.01,) * len(transport.BACK_OFF_S))
     monkeypatch.setattr(transport, "PAUSE_S", 0.01)
@@ -885,8 +888,28 @@ def test_podmans_file_comes_first_and_broken_files_are_no_login(tmp_path: Path, 
     assert client.parse("x.io/a").open().found.login is None
 
 
-def test_what_podman_login_wrote_is_found_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "containers").mkdir()
-    (tmp_path / "containers/auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": LOGIN}}}))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+@pytest.mark.parametrize(
+    ("variables", "searched"),
+    [
+        ({"XDG_RUNTIME_DIR": "run"}, ["run/containers/auth.json"]),
+        ({"XDG_RUNTIME_DIR": ""}, [f"/run/user/{os.getuid()}/containers/auth.json", f"/run/containers/{os.getuid()}/auth.json"]),
+    ],
+)
+def test_what_podman_login_wrote_is_found_without_being_named(
+    variables: dict[str, str], searched: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of containers-auth.json(5)."""
+    for name, value in {**variables, "XDG_CONFIG_HOME": "settings"}.items():
+        monkeypatch.setenv(name, value and str(tmp_path / value))
+    found = credentials.files()
+    assert found == [*(tmp_path / path for path in searched), tmp_path / "settings/containers/auth.json", tmp_path / "docker/config.json"]
+    for file in (file for file in found if file.is_relative_to(tmp_path)):
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"auths": {"quay.io": {"auth": LOGIN}}}))
+        assert client.parse("quay.io/a").open().found.login == LOGIN
+        file.unlink()
+
+
+def test_a_line_end_in_a_login_is_none_of_it(tmp_path: Path) -> None:
+    log_in(tmp_path, "quay.io", auth=f"{LOGIN}\n")
     assert client.parse("quay.io/a").open().found.login == LOGIN

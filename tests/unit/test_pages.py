@@ -77,18 +77,18 @@ def test_the_exit_codes_of_ranks_are_those_of_signals_and_of_the_scripts() -> No
 
 
 def test_logins_are_looked_for_in_the_order_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    where = {"REGISTRY_AUTH_FILE": tmp_path / "named.json", "DOCKER_CONFIG": tmp_path, "XDG_RUNTIME_DIR": tmp_path, "ENROOT_CONFIG_PATH": tmp_path}
-    for name, path in where.items():
-        monkeypatch.setenv(name, str(path))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "named.json"))
+    for name in ("DOCKER_CONFIG", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "ENROOT_CONFIG_PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
     found = [*credentials.files(), credentials.enroots()]
     listed = [row[1] for row in cells(sections("registries.md")["Where kit looks"])]
-    named = ["REGISTRY_AUTH_FILE", "auth.json", "config.json", ".credentials"]
+    named = ["REGISTRY_AUTH_FILE", "auth.json", "auth.json", "config.json", ".credentials"]
     assert [path.name for path in found] == ["named.json", *named[1:]]
     assert len(listed) == len(named) and all(word in cell for word, cell in zip(named, listed))
 
 
 def test_the_lines_for_enroots_file_are_read_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ENROOT_CONFIG_PATH", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"):
+    for name in ("ENROOT_CONFIG_PATH", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
     monkeypatch.setenv("GITLAB_TOKEN", "glpat-1")

@@ -52,9 +52,13 @@ def find(registry: str, repository: str) -> LoginSearch:
 def files() -> list[Path]:
     """Return the files that may hold Docker's and Podman's logins, in the order of their search."""
     named, docker = os.environ.get("REGISTRY_AUTH_FILE"), os.environ.get("DOCKER_CONFIG")
-    podman = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    runtime, user = os.environ.get("XDG_RUNTIME_DIR"), os.getuid()
+    # Podman's order, containers-auth.json(5): without XDG_RUNTIME_DIR it has a folder by the user.
+    podman = [f"/run/user/{user}/containers", f"/run/containers/{user}"]
+    if runtime:
+        podman = [f"{runtime}/containers"]
     places = [
-        Path(podman, "containers/auth.json"),
+        *(Path(folder, "auth.json") for folder in (*podman, f"{_settings()}/containers")),
         (Path(docker) if docker else Path.home() / ".docker") / "config.json",
     ]
     return [Path(named), *places] if named else places
@@ -62,8 +66,11 @@ def files() -> list[Path]:
 
 def enroots() -> Path:
     """Return Enroot's file of logins."""
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(os.environ.get("ENROOT_CONFIG_PATH") or f"{config}/enroot", ".credentials")
+    return Path(os.environ.get("ENROOT_CONFIG_PATH") or f"{_settings()}/enroot", ".credentials")
+
+
+def _settings() -> str:
+    return os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
 
 
 def places(found: LoginSearch) -> str:
@@ -178,6 +185,7 @@ def _encoded(user: str, password: str) -> str:
 def _basic(entry: Any) -> Optional[str]:
     auth = entry.get("auth") if isinstance(entry, dict) else None
     try:
-        return auth if auth and b":" in base64.b64decode(auth, validate=True) else None
-    except (binascii.Error, ValueError, TypeError):
+        auth = "".join(auth.split()) if auth else ""  # a line end is none of it, as for Docker
+        return auth if b":" in base64.b64decode(auth, validate=True) else None
+    except (binascii.Error, ValueError, AttributeError):
         return None
