@@ -25,7 +25,7 @@ from kit.images.engines import apptainer
 from kit.images.engines.docker import Docker
 from kit.images.engines.enroot import Enroot
 from kit.images.sources import adopt
-from kit.registry import client
+from kit.registry import client, transport
 from test_registry import digest, image, layer, plain, serving
 
 from far_side import install
@@ -267,7 +267,8 @@ def test_an_engines_own_base_is_known_by_its_id_and_no_file_is_ever_replaced(eng
     Path("Dockerfile").write_text(f"FROM {LOCAL}\n")
     engine.has(LOCAL)
     make(build.BuildRequest())
-    assert capfd.readouterr().err.startswith(f"kit: no registry has {LOCAL}: this machine's own is taken\n")
+    said = f"kit: registry localhost:9 cannot be reached: Connection refused: this machine's own {LOCAL} is taken, until kit build --update\n"
+    assert capfd.readouterr().err.startswith(said)
     first = built()
     before = first.stat()
     assert json.loads(first.with_suffix(".json").read_text())["bases"] == {LOCAL: "local:sha256:" + "12" * 32}
@@ -815,17 +816,31 @@ def test_a_base_is_asked_for_once_and_its_digest_is_kept_beside_the_recipe(engin
 
 def test_a_base_that_only_this_machine_has_is_no_secret_and_in_no_lock_file(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(base: str, _: object) -> str:
-        raise KitError(f"no {base}", "x")
+        raise transport.Unavailable(f"no {base}", "x")
 
     monkeypatch.setattr(client, "resolve", refuse)
     own = found("FROM mine:1\n")
     notes: list[str] = []
     assert bases.pin(own, {}, {"mine:1": "sha256:1"}.__getitem__, update=False, note=notes.append) == {"mine:1": "local:sha256:1"}
-    assert notes == ["no registry has mine:1: this machine's own is taken"]
+    assert notes == ["no mine:1: this machine's own mine:1 is taken, until kit build --update"]
     assert json.loads(Path("image.lock").read_text()) == {BASE: DIGEST}
     assert bases.pin(own, {"mine:1": "local:sha256:2"}, lambda _: "", update=False) == {"mine:1": "local:sha256:2"}
     with pytest.raises(KitError, match="no mine:1"):
         bases.pin(own, {"mine:1": "local:sha256:2"}, lambda _: "", update=True)
+
+
+@pytest.mark.parametrize(("status", "is_own_taken"), [(401, True), (403, True), (404, True), (429, False), (500, False), (503, False)])
+def test_a_base_is_this_machines_own_only_where_the_registry_does_not_give_it(
+    status: int, is_own_taken: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "BACK_OFF_S", ())
+    with serving(lambda path, headers: (status, {}, b"")) as server:
+        base = f"{server.address}/mine:1"
+        if is_own_taken:
+            assert bases.pin(found(f"FROM {base}\n"), {}, lambda _: "sha256:1", update=False) == {base: "local:sha256:1"}
+        else:
+            with pytest.raises(KitError, match=f"registry {server.address} "):
+                bases.pin(found(f"FROM {base}\n"), {}, nobody, update=False)
 
 
 def test_a_lock_file_that_cannot_be_written_ends_no_build(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,10 @@ from kit.files import replace, safe_read
 from kit.images.recipe import Recipe
 from kit.registry import client
 from kit.registry.blobs import DIGEST
+from kit.registry.transport import Unavailable
 
 LOCK = "image.lock"
-LOCAL = "local:"  # before the id of an image that only this machine's engine has
+LOCAL = "local:"  # before the id of an image of this machine's engine
 
 
 def pin(
@@ -35,9 +36,10 @@ def pin(
 ) -> dict[str, str]:
     """Return {base: its digest}. Raise KitError if nobody knows a base.
 
-    A base that only this machine's engine has gets LOCAL and the engine's id; a base that kit
-    cannot name gets LOCAL alone. record: the bases of an earlier build; with is_locked they replace
-    those of image.lock. identity: a function that returns the engine's id of a base, or "".
+    A base that no registry gives, but this machine's engine, gets LOCAL and the engine's id; a base
+    that kit cannot name gets LOCAL alone. record: the bases of an earlier build; with is_locked
+    they replace those of image.lock. identity: a function that returns the engine's id of a base,
+    or "".
     """
     path = _path(recipe)
     written = _read(path)
@@ -81,11 +83,11 @@ def _local(base: str, identity: Callable[[str], str]) -> str:
 def _resolve(base: str, identity: Callable[[str], str], note: Note) -> str:
     try:
         return client.resolve(base, note)
-    except KitError:
+    except Unavailable as error:
         image_id = identity(base)
         if not image_id:
             raise
-    note(f"no registry has {base}: this machine's own is taken")
+        note(f"{error.problem}: this machine's own {base} is taken, until kit build --update")
     return LOCAL + image_id
 
 

@@ -47,6 +47,13 @@ _WORD = re.compile(r'([\w-]+)=(?:"([^"]*)"|([^\s,]+))|([\w-]+)')
 Answer = TypeVar("Answer")
 
 
+class Unavailable(KitError):
+    """The registry gives this user no such image, or cannot be reached at all.
+
+    So the image may be one that only this machine has.
+    """
+
+
 class Registry:
     """A registry, for one repository, since tokens are for one."""
 
@@ -183,6 +190,9 @@ class Registry:
     def error(self, problem: str, fix: str) -> KitError:
         return KitError(f"registry {self.name} {problem}", fix)
 
+    def unavailable(self, problem: str, fix: str) -> Unavailable:
+        return Unavailable(f"registry {self.name} {problem}", fix)
+
     def refusal(self, refused: Refused, path: str) -> KitError:
         """Return the error to show for a refused request."""
         image, status = f"{self.name}/{self.repository}", refused.status
@@ -192,7 +202,7 @@ class Registry:
             return self.error(problem, "have the image pushed again")
         if status == 404:
             fix = "check the name and the tag in the registry's own catalogue"
-            return self.error(f"does not know the image or tag {image}", fix)
+            return self.unavailable(f"does not know the image or tag {image}", fix)
         if 300 <= status < 400 and "Location" in refused.headers:
             return self.redirected(refused)
         if status not in (401, 403, 429):
@@ -202,11 +212,11 @@ class Registry:
         if status == 429:
             fix = f"wait, or get a higher limit with a login: {login}"
             return self.error("takes no more requests from here for now", fix)
-        if self.found.login:
+        if self.found.login:  # Docker Hub refuses it for names that it does not know, too
             fix = f"check the name and your access to it, or log in again: {login}"
-            return self.error(f"refuses your login for {image}", fix)
+            return self.unavailable(f"refuses your login for {image}", fix)
         fix = f"check the name, or log in: {login}"
-        return self.error(f"wants a login for {image}, or has no such image", fix)
+        return self.unavailable(f"wants a login for {image}, or has no such image", fix)
 
     def redirected(self, refused: Refused) -> KitError:
         """Return the error for a redirect that is not followed. It shows only the host."""
@@ -229,7 +239,7 @@ class Registry:
         if isinstance(reason, OSError):
             text = reason.strerror or str(reason)
         if isinstance(reason, ssl.SSLError) and reason.reason in NO_TLS:
-            return self.error(
+            return self.unavailable(
                 "speaks HTTP without TLS, which kit uses on this machine alone",
                 "where Docker may use it: docker save -o FILE.tar IMAGE; here: kit build FILE.tar",
             )
@@ -243,7 +253,7 @@ class Registry:
             if isinstance(reason, (TimeoutError, socket.timeout)):
                 again = "try again in some minutes: a registry that is a proxy may still fetch it"
                 fix = f"{again}; else {fix}"
-        return self.error(problem, fix)
+        return self.unavailable(problem, fix)
 
 
 def _reason(broken: BaseException) -> BaseException:

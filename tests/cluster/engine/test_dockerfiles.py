@@ -21,6 +21,7 @@ from kit.base.errors import KitError
 from kit.cli.build import make
 from kit.images.build_request import BuilderOptions, BuildRequest
 from kit.registry import client
+from kit.registry.transport import Unavailable
 
 from whole_run import notes
 
@@ -135,7 +136,7 @@ def project(builder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def no_registry(name: str, _: object) -> str:
-    raise KitError(f"no registry has {name}", "none is asked")
+    raise Unavailable(f"no registry has {name}", "none is asked")
 
 
 def build(capsys: pytest.CaptureFixture[str], options: BuilderOptions = BuilderOptions()) -> str:
