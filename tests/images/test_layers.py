@@ -236,6 +236,7 @@ def test_a_layer_is_read_again_only_for_a_hard_link_whose_target_is_hidden() -> 
         ([entry("long/" * 100_000)], "layer 1 of 1 of test has a name of 499999 characters, and Linux knows none above 4096"),
         ([entry("x"), entry("l", HARD, to="../x")], "layer 1 of 1 of test has the name '../x', which leads out of the image"),
         ([entry("a", content="1"), entry("a", content="22")], "layer 1 of 1 of test has two entries named 'a', which differ"),
+        ([entry("a", content="1"), entry("a", content="2")], "layer 1 of 1 of test has two entries named 'a', which differ"),
         ([entry("a", LINK, to="b"), entry("a/c")], "layer 1 of 1 of test and those above it have contents for the folder '/a', which is none there"),
         ([entry("a/c"), entry("a", LINK, to="b")], "layer 1 of 1 of test and those above it have contents for the folder '/a', which is none there"),
         ([entry("l", HARD, to="x")], "layer 1 of 1 of test has hard links to what no layer has: x"),

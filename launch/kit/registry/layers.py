@@ -1,9 +1,10 @@
 """Merge an image's layers into one file system, without unpacking them.
 
 One pass goes from the top layer down: a name that an upper layer has, deletes or covers is left
-out of the lower layers. Only names are kept in memory. Two things need more than that pass:
+out of the lower layers. Only names are kept in memory. Three things need more than that pass:
 
 - a hard link to a file that an upper layer covers or deletes: its layer is read a second time;
+- a file that a layer has twice, with equal sizes and times: so is that layer, to compare them;
 - a layer that writes through a symbolic link of a lower one (`lib/x` where `lib` is a link,
   without an entry for `lib`): an error, as are two entries of one name that differ in one layer.
   Docker's own layers have neither: they name each folder on the way, and nothing twice (`seen` in
@@ -13,6 +14,7 @@ out of the lower layers. Only names are kept in memory. Two things need more tha
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import tarfile
 from collections.abc import Generator, Iterator
@@ -22,6 +24,7 @@ from typing import IO, Any, Optional
 from kit.base.errors import KitError
 from kit.base.progress import Count
 from kit.registry import bounded_tar, stream
+from kit.registry.blobs import CHUNK
 from kit.registry.oci import Image, Layer
 
 Member = tuple[tarfile.TarInfo, Optional[IO[bytes]]]
@@ -35,14 +38,19 @@ BARE = 16  # a folder that has contents, but no entry of its own so far
 GIVEN = 32  # its entry was yielded
 
 REBUILD = (
-    "build the image with docker build, or flatten it: docker create, docker export, docker import"
+    "build the image with docker build; or let Docker or Podman unpack it: "
+    "docker pull NAME, kit build dockerd://NAME; podman pull NAME, kit build podman://NAME"
 )
 LONGEST = 4096  # characters of a name; each folder in it is looked up
 # Headers that repeat what the entry says itself.
 OWN = ("path", "linkpath", "size", "mtime", "uid", "gid", "GNU.sparse", "hdrcharset")
 
 
-def merge(image: Image, count: Count = lambda bytes_: None) -> Generator[Member, None, None]:
+def _uncounted(bytes_: int) -> None:
+    """Count nothing: these bytes were counted before."""
+
+
+def merge(image: Image, count: Count = _uncounted) -> Generator[Member, None, None]:
     """Yield the image's entries. Read a regular file's content before asking for the next entry.
 
     Names have neither a leading "/" nor "./"; the root is ".". A hard link comes after its target;
@@ -66,6 +74,7 @@ class LayerMerge:
         self.image, self.depth, self.above = image, depth, above
         self.bits: dict[str, int] = {}  # of this layer's names
         self.seen: dict[str, int] = {}  # a hash of the entry's metadata
+        self.repeated: set[str] = set()  # files
         self.origin: dict[str, str] = {}  # hard link: the file that has its content
         # Hard links, by their targets, which were not yielded.
         self.orphans: dict[str, list[tarfile.TarInfo]] = {}
@@ -79,6 +88,8 @@ class LayerMerge:
                 if self.is_visible(info) and not self.is_orphan(info):
                     self.bits[info.name] |= GIVEN
                     yield _cleaned(info), content
+        if self.repeated:
+            self.compare_repeated()
         if adopt:
             yield from self.adopted()
         for name, bits in self.bits.items():
@@ -152,10 +163,30 @@ class LayerMerge:
         content = () if info.isdir() else (info.size, info.mtime, info.linkname)
         entry = hash((info.type, info.mode, info.uid, info.gid, *content))
         if self.seen.setdefault(info.name, entry) == entry:
-            return bool(self.bits.get(info.name, 0) & HAS)
+            is_repeated = bool(self.bits.get(info.name, 0) & HAS)
+            if is_repeated and info.isreg() and info.size:
+                self.repeated.add(info.name)
+            return is_repeated
         if info.islnk() and info.linkname == info.name:
             return True  # tar writes this for a file that it was given twice
-        raise KitError(f"{self.label} has two entries named {info.name!r}, which differ", REBUILD)
+        raise self.differing(info.name)
+
+    def compare_repeated(self) -> None:
+        """Read the layer again. Raise KitError if a file that it has twice has two contents."""
+        contents: dict[str, bytes] = {}
+        with closing(_read(self.image.layers[self.depth - 1], self.label, _uncounted)) as entries:
+            for info, content in entries:
+                name = self.plain(info.name)
+                if name not in self.repeated or not content:
+                    continue
+                digest = hashlib.sha256()
+                while chunk := content.read(CHUNK):
+                    digest.update(chunk)
+                if contents.setdefault(name, digest.digest()) != digest.digest():
+                    raise self.differing(name)
+
+    def differing(self, name: str) -> KitError:
+        return KitError(f"{self.label} has two entries named {name!r}, which differ", REBUILD)
 
     def no_folder(self, name: str) -> KitError:
         return KitError(
@@ -195,7 +226,7 @@ def _up_to(image: Image, top: int) -> Generator[Member, None, None]:
     """Yield the merge of the layers up to `top`, without the orphans of `top` itself."""
     above: dict[str, int] = {}
     for depth in range(top, 0, -1):
-        yield from LayerMerge(image, depth, above).entries(lambda bytes_: None, adopt=depth < top)
+        yield from LayerMerge(image, depth, above).entries(_uncounted, adopt=depth < top)
 
 
 def _shared(
