@@ -30,6 +30,10 @@ _TIME = re.compile(rb" mtime=(-?[0-9]{1,20})")
 LINK, SYMBOLIC_LINK, DEVICES, FOLDER = b"1", b"2", (b"3", b"4"), b"5"
 
 
+class CutOff(KitError):
+    """A stream ended within its entries."""
+
+
 class Entry(NamedTuple):
     """A file, a folder or a link in a stream."""
 
@@ -44,7 +48,7 @@ class Entry(NamedTuple):
 
 
 def entries(stream: IO[bytes]) -> Iterator[Entry]:
-    """Yield the entries of a stream, skipping unread content. Raise KitError if it is cut off."""
+    """Yield the entries of a stream, skipping unread content. Raise CutOff if it is cut off."""
     before, attributes = b"", dict[bytes, bytes]()
     while (header := stream.read(BLOCK)).strip(b"\0"):
         if len(header) < BLOCK:
@@ -88,7 +92,7 @@ def copy(entry: Entry, target: IO[bytes]) -> None:
 
 
 def copy_content(entry: Entry, target: IO[bytes]) -> None:
-    """Write the bytes of an entry. Raise KitError if it is cut off."""
+    """Write the bytes of an entry. Raise CutOff if it is cut off."""
     left = entry.size
     while left:
         chunk = entry.content.read(min(left, CHUNK))
@@ -225,8 +229,8 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
     return body
 
 
-def _cut_off() -> KitError:
-    return KitError(
+def _cut_off() -> CutOff:
+    return CutOff(
         "the image's files end in the middle",
         "see what its engine said, above or in the log; then build again",
     )

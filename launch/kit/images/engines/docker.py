@@ -7,12 +7,13 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Optional
+from typing import IO, Any, Optional
 
 from kit.base.errors import KitError
 from kit.base.progress import Count
@@ -113,15 +114,23 @@ class Docker(Engine):
         container, pipe = self._create(identity, label), subprocess.PIPE
         command = [self.name, "export", container]
         try:
-            with subprocess.Popen(
-                command, stdout=pipe, stderr=pipe, bufsize=tarstream.CHUNK
-            ) as process:
-                assert process.stdout and process.stderr
+            # In a pipe that nobody reads meanwhile, 64 KiB of errors would stop the engine.
+            with (
+                tempfile.TemporaryFile() as errors,
+                subprocess.Popen(
+                    command, stdout=pipe, stderr=errors, bufsize=tarstream.CHUNK
+                ) as process,
+            ):
+                assert process.stdout
                 tarstream.widen(process.stdout)
                 try:
                     yield _counted(tarstream.entries(process.stdout), count)
                     if process.wait():
-                        raise self._failed("export", process.stderr.read().decode(errors="replace"))
+                        raise self._failed("export", _content(errors))
+                except tarstream.CutOff:
+                    if process.wait():
+                        raise self._failed("export", _content(errors)) from None
+                    raise
                 finally:
                     process.kill()
         finally:
@@ -177,6 +186,11 @@ class Docker(Engine):
     def _failed(self, word: str, errors: str) -> KitError:
         problem = f"{self.name} {word} failed: {_last_line(errors)}"
         return KitError(problem, f"see: {self.name} info")
+
+
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _last_line(text: str) -> str:
