@@ -216,6 +216,24 @@ def test_folders_of_other_runtimes_names_are_the_images_own(tmp_path: Path) -> N
     assert (tree / "environment").stat().st_mode & 0o7777 == 0o711 and (tree / "environment/file").read_text() == "x"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    [
+        ("etc", tarfile.SYMTYPE, "/etc of the image is no folder, so /etc/hosts, which the runtimes read, has no place"),
+        ("etc/rc", tarfile.DIRTYPE, "/etc/rc of the image is a folder, so /etc/rc, which the runtimes read, has no place"),
+        ("etc/hosts", tarfile.DIRTYPE, "/etc/hosts of the image is a folder, so /etc/hosts, which the runtimes read, has no place"),
+    ],
+)
+def test_an_image_without_a_place_for_what_runtimes_read_is_refused(name: str, kind: bytes, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(KitError) as error:
+        squash(tmp_path, tar_of((name, b"", {"type": kind, "linkname": "config"})))
+    assert error.value.problem == problem
+
+
+def test_a_workdir_below_a_file_is_not_made(tmp_path: Path) -> None:
+    assert (unpacked(squash(tmp_path, tar_of(("work", b"a file", {})), Config(workdir="/work/here"))) / "work").read_text() == "a file"
+
+
 def test_what_engines_write_to_an_image_has_no_trace_in_the_file(tmp_path: Path) -> None:
     """As `docker export` has it, and as the layers have it."""
     as_exported = tar_of(

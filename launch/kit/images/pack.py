@@ -75,24 +75,31 @@ def _stream(
 
 def _complete(files: Iterable[Entry], config: Config, log: IO[bytes]) -> Iterator[Entry]:
     """Yield the files that runtimes can use, and those that they need. The log names the others."""
-    names, links = set(), set()
+    is_folder: dict[str, bool] = {}
     for entry in _left_in(files, log):
-        names.add(entry.name)
-        if entry.kind == SYMBOLIC_LINK:
-            links.add(entry.name)
+        is_folder[entry.name] = entry.kind == FOLDER
         yield entry
     workdir = tarstream.clean(config.workdir)
     # Folders without an entry of their own would get the time of the packing.
-    parents = {name.rpartition("/")[0] for name in names if "/" in name}
-    for name in (*metadata.MOUNT_POINTS, *([workdir] if workdir else []), *sorted(parents - names)):
+    parents = {name.rpartition("/")[0] for name in is_folder if "/" in name} - set(is_folder)
+    for name in (*metadata.MOUNT_POINTS, *([workdir] if workdir else []), *sorted(parents)):
         for part in tarstream.with_parents(name):
-            if part in links:
+            if not is_folder.get(part, True):
                 break  # kit adds nothing behind the image's own link
-            if part not in names:
-                names.add(part)
+            if part not in is_folder:
+                is_folder[part] = True
                 mode = 0o1777 if part in ("tmp", "var/tmp") else 0o755
                 yield tarstream.made(part, mode=mode, kind=FOLDER)
-    yield from metadata.entries(config)
+    for entry in metadata.entries(config):
+        folder = entry.name.rpartition("/")[0]
+        if is_folder.get(entry.name) or not is_folder.get(folder, True):
+            place = entry.name if is_folder.get(entry.name) else folder
+            raise KitError(
+                f"/{place} of the image is {'a' if is_folder[place] else 'no'} folder, "
+                f"so /{entry.name}, which the runtimes read, has no place",
+                "correct that in the image, and build again",
+            )
+        yield entry
 
 
 def _left_in(files: Iterable[Entry], log: IO[bytes]) -> Iterator[Entry]:
