@@ -316,12 +316,15 @@ def test_a_disk_that_is_full_is_said_to_be_also_where_the_log_is_on_it(tmp_path:
     assert said == f"kit: no space is left in {tmp_path}\n  fix: free some, or write elsewhere: kit build --images DIR\n"
 
 
-def test_a_packer_that_the_system_killed_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "fix"), [(9, "where memory is short"), (25, "see what sent it, such as a limit of ulimit -a; the log: ")])
+def test_a_packer_that_a_signal_killed_is_said_to_be(number: int, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/mksquashfs").write_text("#!/bin/sh\n# a stub of mksquashfs, which is killed\n[ $1 != -version ] || exec echo 'version 4.6'\nkill -9 $$\n")
+    (tmp_path / "bin/mksquashfs").write_text(
+        f"#!/bin/sh\n# a stub of mksquashfs, which is killed\n[ $1 != -version ] || exec echo 'version 4.6'\nkill -{number} $$\n"
+    )
     (tmp_path / "bin/mksquashfs").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    with pytest.raises(KitError, match="mksquashfs was killed by signal 9"):
+    with pytest.raises(KitError, match=f"mksquashfs was killed by signal {number}\n  fix: {fix}"):
         squash(tmp_path, tar_of(("file", b"x" * (3 << 20), {})))
 
 

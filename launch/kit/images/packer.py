@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,11 +81,13 @@ class Packer(NamedTuple):
         if "No space left on device" in text or shutil.disk_usage(target.parent).free < FULL:
             return no_space(target.parent)
         if code < 0:
-            return KitError(
-                f"{self.name} was killed by signal {-code}",
-                "where memory is short, as on many login nodes, the system does that: "
-                "build where there is more",
-            )
+            fix = f"see what sent it, such as a limit of ulimit -a; the log: {log}"
+            if -code == signal.SIGKILL:
+                fix = (
+                    "where memory is short, as on many login nodes, the system does that: "
+                    "build where there is more"
+                )
+            return KitError(f"{self.name} was killed by signal {-code}", fix)
         errors = complaints(text)
         reason = errors[-1] if errors else f"code {code}"
         return KitError(f"{self.name} failed: {reason}", f"the log: {log}")
