@@ -776,6 +776,10 @@ def test_progress_counts_each_byte_of_a_copy_once(foreign: Path, tmp_path: Path)
     assert sum(counted) == foreign.stat().st_size
 
 
+def test_a_foreign_image_gets_a_name_that_a_job_can_use(foreign: Path) -> None:
+    assert adopt.find(foreign.rename(foreign.with_name("nvidia+My Image.sqsh"))).name == "nvidia-my-image"
+
+
 def test_what_cannot_be_adopted_is_said(foreign: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.sqsh").write_bytes(b"x" * 5000)
     with pytest.raises(KitError, match="is not a squashfs"):

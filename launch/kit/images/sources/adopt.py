@@ -12,6 +12,7 @@ from kit.base.progress import Count
 from kit.config import image_files
 from kit.images import metadata
 from kit.images.engines.tree import workplace
+from kit.images.recipe import tidy
 from kit.images.sources.source import Source
 from kit.images.tarstream import CHUNK, FOLDER
 from kit.registry.oci import Config
@@ -40,7 +41,7 @@ def find(path: Path) -> Source:
         for line in environment.splitlines()
         if "=" in line and not line.startswith("#")
     )
-    name, digest, size = path.stem, image_files.sha256(path), path.stat().st_size
+    name, digest, size = tidy(path.stem), image_files.sha256(path), path.stat().st_size
     origin = {"source": str(path), "engine": None}
     return Source(name, digest, size, size, Config(env=env), origin, files=None, squashfs=path)
 
