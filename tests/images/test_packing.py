@@ -175,11 +175,13 @@ def test_what_is_installed_is_read_from_the_stream(tmp_path: Path) -> None:
     stream = tar_of(
         ("usr/lib/python3/dist-packages/numpy-2.4.2.dist-info/METADATA", b"", {}),
         ("opt/site-packages/my_own-1.0+cpu.dist-info/METADATA", b"", {}),
+        ("usr/lib/python3/dist-packages/apex-0.1-py3.10.egg-info", b"", {}),
+        ("opt/site-packages/a-b-2.0.egg-info/PKG-INFO", b"", {}),
         ("var/lib/dpkg/status", status, {}),
     )
     with (tmp_path / "log").open("wb") as log:
         packages = pack.squash(entries_open(stream), Config(), tmp_path / "i.sqsh", log)
-    assert packages == {"numpy": "2.4.2", "my_own": "1.0+cpu", "deb:bash": "5.2-1", "deb:zstd": "1.5"}
+    assert packages == {"numpy": "2.4.2", "my_own": "1.0+cpu", "apex": "0.1", "a-b": "2.0", "deb:bash": "5.2-1", "deb:zstd": "1.5"}
     assert (unpacked(tmp_path / "i.sqsh") / "var/lib/dpkg/status").read_bytes() == status
 
 

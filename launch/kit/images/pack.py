@@ -18,7 +18,8 @@ from kit.registry.oci import Config
 
 FORMAT = 5  # part of every digest: increase it when the same image becomes another file
 PYTHON_PACKAGE = re.compile(
-    r"(?:^|/)(?:site|dist)-packages/([^/]+)-([^/-]+)\.(?:dist|egg)-info(?:/METADATA|/PKG-INFO|)$"
+    r"(?:^|/)(?:site|dist)-packages/([^/]+?)-([^/-]+)(?:-py[0-9.]+)?\.(?:dist|egg)-info"
+    r"(?:/METADATA|/PKG-INFO|)$"
 )
 DEBIAN_PACKAGES = "var/lib/dpkg/status"
 # In a paragraph, which ends at an empty line.
