@@ -74,6 +74,11 @@ def last(text: str, arguments: Optional[dict[str, str]] = None, **bases: Config)
     return stages[max(stages)]
 
 
+def test_a_base_in_quotes_is_the_base(project: Path) -> None:
+    assert last('ARG B=x:1\nFROM "${B}" AS one\n').base == "x:1"
+    assert last("FROM 'x:1'\n").base == "x:1"
+
+
 def variables(stage: Stage) -> dict[str, str]:
     """What the stage's last RUN has, but for HOME and PATH."""
     (*_, run) = [step for step in stage.steps if isinstance(step, RunStep)]

@@ -50,8 +50,8 @@ class Stage:
         self.problems, self.steps = Problems(), list[Union[RunStep, CopyStep]]()
         self.escape = recipe_formats.directives(recipe.text).get("escape", "\\")
         self.line, self.user_line, self.has_cmd = start.line, start.line, False
-        flags, rest = recipe_formats.flags_and_rest(start.rest)
-        words = [*rest.split(), ""]
+        flags, words = recipe_formats.flags_and_words(start.rest)
+        words.append("")
         name = recipe.expand(words[0], start.line)
         self.name = words[2].lower() if len(words) > 3 else ""
         self.base = self._named(name)

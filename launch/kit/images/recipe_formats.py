@@ -83,7 +83,7 @@ def read(file_name: str, text: str) -> Parts:
 def _dockerfile(text: str) -> Parts:
     parts = Parts(is_dockerfile=True)
     for number, word, rest, _ in instructions(text):
-        flags, words = _flags_and_words(rest)
+        flags, words = flags_and_words(rest)
         if word == "ARG":
             parts.declare(words)
         elif word == "ENV" and words:
@@ -236,7 +236,8 @@ def json_words(rest: str) -> Optional[tuple[str, ...]]:
     return tuple(words) if is_list else None
 
 
-def _flags_and_words(rest: str) -> tuple[list[str], list[str]]:
+def flags_and_words(rest: str) -> tuple[list[str], list[str]]:
+    """Return the words with -- at the beginning, and those that follow; both without quotes."""
     flags, rest = flags_and_rest(rest)
     if words := json_words(rest):
         return flags, list(words)
