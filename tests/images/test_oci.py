@@ -224,6 +224,8 @@ def test_an_image_for_other_machines_is_refused(tmp_path: Path) -> None:
         assert oci.open_archive(path, wanted="vax").architecture == "vax"
         with pytest.raises(KitError, match=rf"{path} is for linux/vax, not for linux/pdp\n  fix: take one of these: --platform OS/ARCH"):
             oci.open_archive(path, wanted="pdp")
+    of_nothing = archive(tmp_path / "b.tar", old_archive(**{"c.json": config("").replace(b'"linux"', b'""')}))
+    assert oci.open_archive(of_nothing).config == CONFIG
     both = folder(tmp_path / "both", made.written(made.image(), made.image("vax", layers=(TOP,))))
     assert len(oci.open_archive(both).layers) == 2 and len(oci.open_archive(both, wanted="vax").layers) == 1
 

@@ -170,9 +170,10 @@ def is_layout(folder: Path) -> bool:
 
 def check_machine(document: dict[str, Any], where: str, wanted: str = "") -> None:
     """Raise KitError if the configuration is of an image for another kind of machine."""
-    system, expected = document.get("os", "linux"), wanted or architecture()
-    if document.get("architecture", expected) != expected or system != "linux":
-        raise _wrong_architecture(where, {f"{system}/{document.get('architecture')}"}, wanted)
+    expected = wanted or architecture()  # a tool that makes images of nothing leaves both empty
+    system, found = document.get("os") or "linux", document.get("architecture") or expected
+    if found != expected or system != "linux":
+        raise _wrong_architecture(where, {f"{system}/{found}"}, wanted)
 
 
 def _docker_archive(blobs: Blobs, reference: str, wanted: str) -> Image:
