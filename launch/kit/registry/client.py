@@ -51,8 +51,10 @@ class Reference(NamedTuple):
 def parse(reference: str) -> Reference:
     """Return the reference, completed as Docker does: docker.io, library/, :latest."""
     name, _, digest = reference.partition("@")
-    registry, slash, rest = name.partition("/")
-    if not slash or not (re.search(r"[.:A-Z]", registry) or registry == "localhost"):
+    is_enroots = "#" in name  # REGISTRY#NAME
+    registry, slash, rest = name.partition("#" if is_enroots else "/")
+    is_registry = slash and (re.search(r"[.:A-Z]", registry) or registry == "localhost")
+    if not (is_registry or is_enroots):
         registry, rest = "docker.io", name
     repository, _, tag = rest.partition(":")
     registry = "docker.io" if registry == "index.docker.io" else registry

@@ -89,5 +89,5 @@ def merged(image: oci.Image, count: Count = lambda bytes_: None) -> Iterator[Ite
 
 def _short(reference: str) -> str:
     """Return pytorch-25.09-py3 for nvcr.io/nvidia/pytorch:25.09-py3."""
-    last = reference.partition("@")[0].rpartition("/")[2]
+    last = re.split("[/#]", reference.partition("@")[0])[-1]
     return tidy(re.sub(r":latest$", "", last).replace(":", "-"))
