@@ -261,7 +261,7 @@ def test_a_download_may_break_as_often_as_it_likes_while_it_gets_on() -> None:
     manifest, blobs = image(*BLOBS)
     with serving(plain(manifest, blobs)) as server:
         found = client.open_image(f"{server.address}/app")
-        server.cuts = repeat(400_000)  # seven breaks, and three in a row would be the end
+        server.cuts = repeat(200_000)  # fifteen breaks, and eight in a row would be the end
         assert contents(found) == FILES
 
 
