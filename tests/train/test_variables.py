@@ -44,6 +44,7 @@ def test_a_program_finds_what_the_page_promises_and_no_other(launcher: str, kit,
     more = {name for name in set(found) - set(os.environ) - expected if not OTHERS.match(name)}
     assert more <= names(SOMETIMES)
     assert {"KIT_PROGRESS", "KIT_CHECKPOINT_FILE"} <= set(found)
+    assert found["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "3600"
     shown = SOMETIMES.split("most common ones exist, such as")[1].split(", and those of an array")[0]
     slurms = {name for name in found if name.startswith("SLURM_")}
     assert names(shown) <= slurms

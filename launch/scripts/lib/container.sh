@@ -118,6 +118,8 @@ container::set_variables() {
   # docs/preemption.md says what a program does with these.
   [[ "${KIT_ON_PREEMPT}" == none && "${KIT_MAX_RESTARTS}" == 0 && -z "${KIT_STALL_S:-}" ]] || export KIT_PROGRESS="${KIT_LOG_DIR}/progress"
   [[ "${KIT_ON_PREEMPT}" != checkpoint ]] || export KIT_CHECKPOINT_FILE="${KIT_LOG_DIR}/checkpoint.${KIT_ATTEMPT}"
+  # torchrun, since torch 2.12, would kill ranks that it has told to stop after 30 s; Slurm itself knows when their time is over.
+  [[ "${KIT_ON_PREEMPT}" == none ]] || export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-3600}"
   # Where PyTorch's flight recorder writes what NCCL's ranks were at when one did not end: its name since 2.9, and before.
   export TORCH_FR_DUMP_TEMP_FILE="${TORCH_FR_DUMP_TEMP_FILE:-${KIT_LOG_DIR}/flight.${KIT_ATTEMPT}.}" TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
   export TORCH_NCCL_DEBUG_INFO_TEMP_FILE="${TORCH_NCCL_DEBUG_INFO_TEMP_FILE:-${TORCH_FR_DUMP_TEMP_FILE}}"
