@@ -159,6 +159,29 @@ def test_whoever_handles_the_signal_gets_it_once(program: str, tmp_path: Path, t
     assert commands(tag) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("failed (exitcode: 75) local_rank: 0\n  exitcode  : 75 (pid: 7)\n  exitcode  : -15 (pid: 8)", 75),
+        ("non-zero exit status 75.", 75),
+        ("process 0 terminated with exit code 75", 75),
+        ("failed (exitcode: 1) local_rank: 0\n  exitcode  : 1 (pid: 7)\n  exitcode  : 75 (pid: 8)", 1),
+        ("  exitcode  : -9 (pid: 7)\n  exitcode  : 75 (pid: 8)", 1),
+        ("out of memory", 1),
+    ],
+)
+@pytest.mark.parametrize("logged", ["node", "rank"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_program_of_a_node_has_stopped_where_all_its_ranks_have(said: str, code: int, logged: str, asked: bool, tmp_path: Path, tag: str) -> None:
+    ask = tmp_path / "ask"
+    if asked:
+        ask.touch()
+    expected = code if asked and logged == "node" else 1
+    process = start(tmp_path, "shell", f"echo '{said}'; exit 1", tag, KIT_CHECKPOINT_FILE=str(ask), KIT_LOGGED=logged)
+    assert process.wait(60) == expected
+    assert [event["code"] for event in event_lines.read(tmp_path, "rank_ended")] == [expected]
+
+
 def test_a_rank_that_torchrun_starts_again_goes_on_in_the_log_of_its_attempt(tmp_path: Path, tag: str) -> None:
     own = tmp_path / "attempt2"
     own.mkdir()

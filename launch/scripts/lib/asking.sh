@@ -69,6 +69,17 @@ asking::handles() {
   [[ -f "${kit_text}" ]] && grep -qs USR1 -- "${kit_text}"
 }
 
+# asking::has_stopped - whether the ranks that the program of a node has started ended with 75, as the end of its log has it, and
+# none failed: torchrun, Accelerate and torch.multiprocessing end with 1 for every code. Those with -15 torchrun ended after the first.
+asking::has_stopped() {
+  [[ "${KIT_LOGGED:-}" == node && -e "${KIT_CHECKPOINT_FILE}" ]] || return 1
+  rank::flush
+  local kit_codes
+  kit_codes="$(tail -n 200 -- "${kit_log}" | tr -d '\0' |
+    sed -nE 's/.*(exitcode *: |exit status |terminated with exit code )(-?[0-9]+).*/\2/p' | grep -vx -e -15 | sort -u)" || true
+  [[ "${kit_codes}" == 75 ]]
+}
+
 asking::note_not_asked() {
   event::note not_asked rank "${RANK}"
   kit::say "the program does not handle SIGUSR1, and would die of it: kit does not send it. Let it handle the signal, or look for \$KIT_CHECKPOINT_FILE, or use \`on_preempt: requeue\`" \

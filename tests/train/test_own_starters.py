@@ -1,0 +1,69 @@
+"""A script whose ranks torchrun, Accelerate or torch.multiprocessing starts: it ends with 1 when they end with 75, and goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kit.base.quote import bash as quoted
+
+TRAIN = """
+import os, signal, sys, time
+
+asked = []
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+print("begins", os.path.exists("saved"), flush=True)
+while not asked and not os.path.exists("saved"):
+    time.sleep(0.05)
+if asked:
+    open("saved", "w").close()
+    time.sleep(2)  # until both have it
+    sys.exit({code})
+"""
+SPAWN = """
+import runpy
+import torch.multiprocessing as mp
+
+def rank(number):
+    runpy.run_path("train.py")
+
+if __name__ == "__main__":
+    mp.spawn(rank, nprocs=2)
+"""
+TORCHRUN = "python -m torch.distributed.run --nproc-per-node 2 --master-port $MASTER_PORT train.py"
+ACCELERATE = "python -m accelerate.commands.launch --cpu --num_machines 1 --num_processes 1 --main_process_port $MASTER_PORT train.py"
+lacks_accelerate = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="not here: accelerate")
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "code", "expected"),
+    [
+        (TORCHRUN, 2, 75, 0),
+        (TORCHRUN, 2, 3, 1),
+        pytest.param(ACCELERATE, 1, 75, 0, marks=lacks_accelerate),
+        ("python spawn.py", 2, 75, 0),
+    ],
+)
+def test_ranks_that_stop_for_a_checkpoint_start_again_whatever_started_them(line: str, ranks: int, code: int, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.format(code=code))
+    (tmp_path / "spawn.py").write_text(SPAWN)
+    (tmp_path / "job.yaml").write_text(f"script: |\n  PATH={quoted(str(Path(sys.executable).parent))}:$PATH\n  {line}\non_preempt: checkpoint\n")
+    said = tmp_path / "said"
+    command = [sys.executable, "-m", "kit", "run", "job.yaml", "--runtime", "none", "--output", "run"]
+    with said.open("w") as out:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=out)
+    try:
+        end = time.monotonic() + 120
+        while said.read_text().count("begins False") < ranks:
+            assert process.poll() is None and time.monotonic() < end, said.read_text()
+            time.sleep(0.1)
+        subprocess.run([sys.executable, "-m", "kit", "checkpoint", "run"], cwd=tmp_path, check=True)
+        assert process.wait(120) == expected, said.read_text()
+    finally:
+        process.terminate()
+        process.wait(60)
+    assert ("begins True" in said.read_text()) == (expected == 0)
