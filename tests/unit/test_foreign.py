@@ -36,6 +36,10 @@ FIXES = {
     "python -u -m accelerate.commands.launch t.py": "write `command: t.py` and `launcher: torchrun`",
     "python -u -W ignore -X dev -m torch.distributed.run t.py": "write `command: t.py` and `launcher: torchrun`",
     "srun uv run torchrun --nproc_per_node 2 t.py": "write `command: t.py`, `processes_per_node: 2` and `launcher: torchrun`",
+    "accelerate-launch --num_machines 2 --num_processes 16 t.py": "write `command: t.py`, `nodes: 2`, `processes_per_node: 8` and `launcher: torchrun`",
+    "ds --num_gpus 4 t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",
+    "ray symmetric-run --address h:6379 --min-nodes 4 --num-gpus=8 -- python -u t.py": "write `command: t.py`, `nodes: 4` and `launcher: ray`; "
+    "this leaves out --address, --num-gpus: kit starts Ray itself, with the job's CPUs and GPUs",
     "composer -n 8 t.py": "write `command: t.py`, `processes_per_node: 8` and `launcher: torchrun`",
     "colossalai run --nproc_per_node 4 --host a,b t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",
     "mpirun -np 4 ./solver": "write `command: ./solver`, `processes_per_node: 4` and `launcher: mpi`",
@@ -61,6 +65,7 @@ OWN = [
     *("nsys profile -o deepspeed python t.py", "nsys profile -o out/deepspeed python t.py", "ncu -o torchrun python t.py", "ncu --export srun python t.py"),
     *("perf record -o composer python t.py", "strace -o deepspeed python t.py", "uv run --project deepspeed t.py", "uv run --directory composer t.py"),
     *("conda run -n x --cwd composer python t.py", "uv run --module train deepspeed", "uv run -m train torchrun"),
+    *("ray start --head", "ray job submit -- python t.py", "megatron export", "trl vllm-serve --model m", "lmf webui", "ds.py"),
     *("axolotl preprocess c.yml", "axolotl train c.yml --launcher=python", "python -m axolotl.cli.train c.yml", "tune run full --config c", "swift export"),
 ]
 
@@ -77,7 +82,7 @@ def test_a_program_of_ones_own_is_taken(command: str) -> None:
     "command",
     [
         *("axolotl train c.yml", "uv run axolotl train c.yml --launcher torchrun", "/venv/bin/llamafactory-cli train c.yml", "swift sft --model x"),
-        *("tune run --nproc_per_node 8 full --config c", "trl sft --config c"),
+        *("tune run --nproc_per_node 8 full --config c", "trl sft --config c", "trl reward", "trl rloo", "lmf train c.yaml", "megatron pt"),
     ],
 )
 def test_a_program_with_a_launcher_of_its_own_is_known(command: str) -> None:

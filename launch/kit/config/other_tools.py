@@ -119,6 +119,8 @@ def _number(words: list[str], names: tuple[str, ...]) -> Optional[int]:
 def _options(words: list[str]) -> Iterator[tuple[str, str, str]]:
     """Yield each option as it is written, its name with dashes, and what may be its value."""
     for word, following in zip(words, [*words[1:], ""]):
+        if word == "--":
+            return
         if glued := re.fullmatch(r"(-[A-Za-z])(\d+)", word):
             yield glued[1], glued[1][1:], glued[2]
         elif word.startswith("-"):

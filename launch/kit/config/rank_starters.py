@@ -47,13 +47,15 @@ TORCHRUN: dict[tuple[str, ...], Tool] = {
 # They start the ranks of their node themselves, and have options for which node it is.
 OF_NODE: dict[tuple[str, ...], Tool] = {
     ("accelerate", "launch"): _ACCELERATE,
+    ("accelerate-launch",): _ACCELERATE,
     ("python", "-m", "accelerate.commands.launch"): _ACCELERATE,
-    ("deepspeed",): Tool("torchrun", ("num-gpus",), ("num-nodes",)),
+    **dict.fromkeys((("deepspeed",), ("ds",)), Tool("torchrun", ("num-gpus",), ("num-nodes",))),
     ("fabric", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
     ("lightning", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
     ("composer",): Tool("torchrun", ("n", "nproc"), (), ("world-size",)),
     ("colossalai", "run"): Tool("torchrun", ("nproc-per-node",), ("num-nodes",)),
 }
+RAY = ("ray", "symmetric-run")
 STARTERS: dict[tuple[str, ...], Tool] = {
     **TORCHRUN,
     **OF_NODE,
@@ -65,17 +67,25 @@ STARTERS: dict[tuple[str, ...], Tool] = {
         to_keep="what is asked of Slurm belongs under `slurm`",
     ),
     **{(name,): _MPI for name in MPI},
+    RAY: Tool(
+        "ray", (), ("min-nodes",), to_keep="kit starts Ray itself, with the job's CPUs and GPUs"
+    ),
 }
-_OF_TRL, _OF_SWIFT = ("sft", "dpo", "grpo", "kto"), ("sft", "pt", "rlhf")
+_OF_TRL = ("sft", "dpo", "grpo", "kto", "reward", "rloo")
+_OF_SWIFT = ("sft", "pt", "rlhf")
 _ONCE = "use `launcher: spawn`, which starts it once on each node, with the variables that it reads"
 # Programs that start torchrun or accelerate themselves, and what to write instead.
 OWN_LAUNCHERS: dict[tuple[str, ...], str] = {
     ("axolotl", "train"): "start `python -m axolotl.cli.train ...` instead, which is one rank",
     ("tune", "run"): "leave out torchrun's options: `tune run RECIPE ...` is one rank",
-    ("llamafactory-cli", "train"): _ONCE,
-    **{("swift", name): _ONCE for name in _OF_SWIFT},
     **{
-        ("trl", name): f"start `python -m trl.scripts.{name} ...` instead, which is one rank"
+        (name, "train"): "start `python -m llamafactory.launcher ...` instead, which is one rank"
+        for name in ("llamafactory-cli", "lmf")
+    },
+    **{(tool, name): _ONCE for tool in ("swift", "megatron") for name in _OF_SWIFT},
+    **{
+        ("trl", name): f"start `python -m trl.scripts.{name} ...` instead, which is one rank, and "
+        "ignores Accelerate's options: docs/your-line.md#accelerate-launch has their place"
         for name in _OF_TRL
     },
 }
