@@ -35,10 +35,10 @@ KNOWN = {"HOME": "/home/me", "USER": "me"}
 # Scripts that become a job without a question. All others leave one open, and say which.
 COMPLETE = set(
     """
-    accelerate_in_bash_c accelerate_on_two_nodes apptainer_nv arguments_at_the_end arguments_in_bash_c array_of_seeds array_of_values bash_c_steps
+    accelerate_fsdp accelerate_in_bash_c accelerate_on_two_nodes apptainer_nv arguments_at_the_end arguments_in_bash_c array_of_seeds array_of_values bash_c_steps
     brackets_and_globs crlf deepspeed_one_node dist_url enroot_start environment_of_srun eval_hook exit_in_the_middle function_main
     function_with_arguments head_node_by_hand heredoc_config heredoc_program if_debug launch_module list_in_bash_c
-    master_port_from_the_job_id mpirun
+    master_port_from_the_job_id mpirun ray_symmetric_run
     options_after_the_first_command options_by_letters pyxis pyxis_short single_gpu singularity_by_srun staging_on_many_nodes standalone
     torchrun_by_srun unicode_and_quotes wait_of_srun wrapper_script
     """.split()

@@ -10,7 +10,7 @@ from kit.base.errors import KitError
 from kit.config import rank_starters
 from kit.config.rank_starters import MPI, TORCHRUN
 from kit.config.variables import OF_RANK
-from kit.importing import commands, containers, header
+from kit.importing import commands, containers, header, starter_options
 from kit.importing.commands import ASSIGNMENT, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, DIFFERS, Scope
@@ -71,8 +71,8 @@ class Launch(Starters):
             if start[-1] == "torch.distributed.launch" and not _USE_ENV & {*behind}:
                 self.decide(f"{start[-1]} gave the program --local-rank: {_LOCAL_RANK}")
             return self.torchrun(behind)
-        if start in rank_starters.OF_NODE:
-            return self._on_each_node(words)
+        if start in (rank_starters.RAY, *rank_starters.OF_NODE):
+            return self._ray(behind) if start == rank_starters.RAY else self._on_each_node(words)
         if name in containers.READERS:
             container = containers.READERS[name](rest)
             self.contain(container)
@@ -98,9 +98,18 @@ class Launch(Starters):
         if os.path.basename(words[0]) == "deepspeed" and "hostfile" in " ".join(words):
             self.decide("no --hostfile is needed: `command: PROGRAM` with `launcher: torchrun`")
         self.launcher = "spawn"
+        words = starter_options.with_port(words, self.scope.hole("${MASTER_PORT}", ["MASTER_PORT"]))
         self._script([HOLE.sub(self._of_node, word) for word in words])
         self._write()
         return []
+
+    def _ray(self, words: list[str]) -> list[str]:
+        """Return the program of `ray symmetric-run`, which kit starts as Ray's driver."""
+        self.launcher = "ray"
+        end = words.index("--") if "--" in words else 0
+        shown = ", ".join(word.partition("=")[0] for word in words[:end] if word[:2] == "--")
+        self.leave_out(f"{shown} of ray: {rank_starters.STARTERS[rank_starters.RAY].to_keep}")
+        return words[end + 1 :]
 
     def _of_node(self, found: re.Match[str]) -> str:
         """Return the script's own value of what kit sets for ranks, which a node has not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kit.config import sbatch_options
 from kit.importing.options import Syntax
 
@@ -62,3 +64,16 @@ OF_SRUN = {
     f"--{name}"
     for name in {*sbatch_options.every(), *SRUN_OF_KIT, *sbatch_options.CONTAINERS, "mpi"}
 }
+_PORT = re.compile(r"--(main|master|main[-_]process)[-_]port\Z")
+
+
+def with_port(words: list[str], port: str) -> list[str]:
+    """Return the words of what starts a node's ranks, with the job's port for a fixed one."""
+    found = []
+    for before, word in zip(["", *words], words):
+        name, equals, value = word.partition("=")
+        if equals and value.isdecimal() and _PORT.match(name):
+            found.append(f"{name}={port}")
+        else:
+            found.append(port if word.isdecimal() and _PORT.match(before) else word)
+    return found
