@@ -689,6 +689,13 @@ def test_what_stands_behind_a_test_runs_only_if_it_is_true(machine: dict[str, st
         made.unlink(missing_ok=True)
 
 
+def test_what_ran_at_the_same_time_needs_one_job() -> None:
+    train, serve = "srun -N1 accelerate launch train.py", "srun -N1 trl vllm-serve --model m"
+    at_once = "another program than the job's, which ran at the same time: docs/launchers.md#several-programs-in-one-job"
+    assert at_once in questions(f"{train} &\n{serve} &\nwait\n") and at_once in questions(f"{train} &\n{serve}\n")
+    assert at_once not in questions(f"{train}\n{serve} &\nwait\n")
+
+
 def swept(body: str) -> dict[str, Any]:
     """The job made of loops, which are all that it leaves open."""
     found = convert(body)

@@ -10,7 +10,7 @@ from typing import Optional
 from kit.importing import commands, program_variables, shell
 from kit.importing.items import ACTION, DEFINE, Item
 from kit.importing.launch import Launch
-from kit.importing.reading import AGAIN
+from kit.importing.reading import AGAIN, BACKGROUND
 from kit.importing.shell import Node, Span
 from kit.importing.statements import Reader
 
@@ -46,8 +46,10 @@ def finish(reader: Reader) -> None:
         if each.weight == 1 and each.item.position < start.position and is_alone:
             reader.placing.add(each.item)
         else:
-            way = "a job of its own, which `kit submit --after RUN` makes wait"
-            reader.draft.decide(each.item.span, f"another program than the job's: {way}")
+            way = ": a job of its own, which `kit submit --after RUN` makes wait"
+            if BACKGROUND in min(each, chosen, key=lambda one: one.item.position).remarks:
+                way = ", which ran at the same time: docs/launchers.md#several-programs-in-one-job"
+            reader.draft.decide(each.item.span, f"another program than the job's{way}")
     inner = functools.partial(_inner, reader)
     launch = Launch(reader.draft, reader.scope, inner, reader.tasks, start.span)
     sources = "\n".join(item.source for item in reader.placing.items)

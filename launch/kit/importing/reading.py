@@ -14,6 +14,7 @@ from kit.importing.placing import Placing
 from kit.importing.shell import Node, Span
 
 LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
+BACKGROUND = "it ran in the background: kit starts one program, and waits for it"
 AGAIN = "a loop that starts the same program again: `max_restarts` does so where it has failed"
 
 
@@ -62,7 +63,7 @@ class Reading:
             return
         remarks = self.remarks
         if node.get("Background"):
-            remarks += ("it ran in the background: kit starts one program, and waits for it",)
+            remarks += (BACKGROUND,)
         if any(item.get("Hdoc") for item in node.get("Redirs") or []) and words[-2:-1] != ["-c"]:
             remarks += (
                 "it read lines of the script: write them into a file, and have it read that",
