@@ -88,6 +88,19 @@ def test_a_program_that_spawns_is_not_started_once_for_every_rank(program: str, 
     assert kit("submit", "train.py", "-j", "1x2", "--launcher", "spawn", "--dry-run").returncode == 0
 
 
+@pytest.mark.parametrize("line", ["torchrun --nproc_per_node=8 t.py", "A=1 exec python -m torch.distributed.run t.py", "uv run accelerate launch t.py"])
+def test_bash_that_starts_the_ranks_of_its_node_is_warned_of_where_each_rank_runs_it(line: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "run_train.sh").write_text(f"#!/bin/bash\nset -x\n{line}\n")
+    (tmp_path / "t.py").touch()
+    warning = re.compile(r"^kit: job\.yaml:\d+: warning: line \d (of \S+(?: script)?) calls .*, and each of the 2 ranks of a node runs it$", re.MULTILINE)
+    jobs = {f"script: {line}\n": "of the script", "command: bash run_train.sh\n": "of run_train.sh", "command: [bash, -x, run_train.sh]\n": "of run_train.sh"}
+    for job, place in jobs.items():
+        (tmp_path / "job.yaml").write_text(job)
+        for launcher, ranks, expected in (("torchrun", 2, [place]), ("srun", 2, [place]), ("spawn", 2, []), ("srun", 1, [])):
+            said = kit("submit", "--launcher", launcher, "-j", f"2x{ranks}", "--dry-run").stderr
+            assert warning.findall(said) == expected, said
+
+
 @pytest.mark.parametrize("command", ["accelerate launch --num_processes 8 train.py", "uv run accelerate launch train.py", "composer -n 8 train.py"])
 def test_what_starts_the_ranks_of_its_node_is_taken_where_it_is_started_once_on_each(command: str, kit, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(f"command: {command}\n")

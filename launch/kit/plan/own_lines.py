@@ -9,7 +9,7 @@ import subprocess
 from typing import Optional
 
 from kit.base.errors import Problems
-from kit.config import suggest, variables
+from kit.config import other_tools, rank_starters, suggest, variables
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.plan import file_words, run_paths
@@ -20,6 +20,7 @@ PATIENCE_S = 10.0
 _ERROR = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _OF_RANK = re.compile(rf"\$\{{?({'|'.join(variables.OF_RANK)})\b")
 _MODULE = re.compile(r"^[ \t]*module[ \t]+\w.*", re.MULTILINE)
+_BEFORE = re.compile(r"exec\Z|\w+=")  # what may stand before a command
 # They ask Slurm for tasks, whose scripts are running already.
 STARTERS = {"srun", "sbatch", "salloc", "mpirun", "mpiexec"}
 
@@ -34,6 +35,7 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
         problems.warn(job.where("setup"), problem, fix)
     if job.script:
         _check_ranks(job, job.script, launcher, problems)
+        warn_of_starter(job, job.script, ("of the script", job.where("script")), launcher, problems)
         _check_words(job, job.script, view, problems)
 
 
@@ -73,6 +75,25 @@ def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Pr
     of_node = "$((NNODES * NPROC_PER_NODE))" if found[1] == "WORLD_SIZE" else "$NODE_RANK"
     fix = f"to run it {each}: `launcher: srun`; else use {of_node}"
     problems.add(job.where("script"), problem, fix)
+
+
+def warn_of_starter(
+    job: Job, lines: str, place: tuple[str, str], launcher: Optional[Plugin], problems: Problems
+) -> None:
+    """Warn of a line of bash that starts the ranks of a node, where each rank would run it."""
+    if not launcher or launcher.name in other_tools.STARTED_ONCE or job.ranks_per_node == 1:
+        return
+    for number, line in enumerate(lines.splitlines(), 1):
+        words = line.split()
+        while words and _BEFORE.match(words[0]):
+            del words[0]
+        start = rank_starters.beginning(words[rank_starters.place(words) :])[0] if words else ()
+        if start in rank_starters.TORCHRUN or start in rank_starters.OF_NODE:
+            ranks = f"each of the {job.ranks_per_node} ranks of a node runs it"
+            problem = f"line {number} {place[0]} calls {' '.join(start)}, and {ranks}"
+            fix = "use `launcher: spawn`, which runs it once on each node; or name only the program"
+            problems.warn(place[1], problem, fix)
+            return
 
 
 def _check_words(job: Job, script: str, view: FileView, problems: Problems) -> None:

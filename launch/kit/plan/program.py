@@ -19,7 +19,7 @@ from kit.config import job_file, other_tools, rank_starters, shell_words, sugges
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.files import safe_read
-from kit.plan import arguments
+from kit.plan import arguments, own_lines
 from kit.plan.mounting import FileView
 
 MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
@@ -36,7 +36,7 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
     if not job.command or not os.path.isdir(job.workdir or ""):
         return
     if not job.script:
-        _check_shell_script(job, view, problems)
+        _check_shell_script(job, launcher, view, problems)
     arguments.check(job, view, problems)
     if launcher and launcher.name not in other_tools.STARTED_ONCE:
         _check_own_launcher(job, launcher.name, problems)
@@ -72,16 +72,24 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
         problems.warn(job.where("command"), f"there is no command {word} on this machine", fix)
 
 
-def _check_shell_script(job: Job, view: FileView, problems: Problems) -> None:
-    """Refuse a batch script: it would ask Slurm for nothing, and start ranks of its own."""
+def _check_shell_script(
+    job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems
+) -> None:
+    """Refuse a batch script, which would ask Slurm for nothing; warn of one that starts ranks."""
     words = job.command or ()
-    if words[0] in shell_words.SHELLS:
+    is_shell = words[0] in shell_words.SHELLS
+    if is_shell:
         words = tuple(word for word in words[1:] if not word.startswith("-"))
     name = words[0] if words else ""
     path = view.on_this_side(name)
-    if path and os.path.isfile(path) and job_file.is_batch_script(Path(path)):
+    if not path or not os.path.isfile(path):
+        return
+    if job_file.is_batch_script(Path(path)):
         fix = other_tools.import_it(name)
         problems.add(job.where("command"), f"{name} is a batch script", fix)
+    elif is_shell or name.endswith((".sh", ".bash")):
+        place = (f"of {name}", job.where("command"))
+        own_lines.warn_of_starter(job, beginning(path), place, launcher, problems)
 
 
 def _check_script(
