@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from kit.base.quote import bash as quoted
+
+from samples import ROOT
 
 TRAIN = """
 import os, signal, sys, time
@@ -51,7 +54,19 @@ lacks_accelerate = pytest.mark.skipif(importlib.util.find_spec("accelerate") is 
 def test_ranks_that_stop_for_a_checkpoint_start_again_whatever_started_them(line: str, ranks: int, code: int, expected: int, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN.format(code=code))
     (tmp_path / "spawn.py").write_text(SPAWN)
-    (tmp_path / "job.yaml").write_text(f"script: |\n  PATH={quoted(str(Path(sys.executable).parent))}:$PATH\n  {line}\non_preempt: checkpoint\n")
+    goes_on(f"script: |\n  {line}\non_preempt: checkpoint\n", ranks, expected, tmp_path)
+
+
+def test_a_program_that_saves_and_ends_with_0_goes_on_by_the_lines_of_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs/preemption.md").read_text().partition("## Programs that save and end with 0")[2]
+    (tmp_path / "pretrain_gpt.py").write_text(TRAIN.format(code=0))
+    goes_on(page.partition("```yaml\n")[2].partition("```")[0], 1, 0, tmp_path)
+
+
+def goes_on(job: str, ranks: int, expected: int, tmp_path: Path) -> None:
+    """Run a job, ask it for a checkpoint, and see whether it starts again from that."""
+    path = f"  PATH={quoted(str(Path(sys.executable).parent))}:$PATH\n"
+    (tmp_path / "job.yaml").write_text(re.sub("(?m)^(script: .*\n)", rf"\g<1>{path}", job))
     said = tmp_path / "said"
     command = [sys.executable, "-m", "kit", "run", "job.yaml", "--runtime", "none", "--output", "run"]
     with said.open("w") as out:
