@@ -257,6 +257,15 @@ def test_cpus_of_the_jobs_own_are_shared_out_as_slurm_was_asked(slurm: Path, cap
     assert shown["4x2"] == "-j 4x2 --slurm cpus-per-task=16" and shown["1x8"] == "-j 1x8 --slurm cpus-per-task=64" and shown["2x4"] == ""
 
 
+def test_other_shapes_replace_the_gpus_that_an_option_names(slurm: Path, capsys, monkeypatch) -> None:
+    job("nodes: 2\nprocesses_per_node: 4\nslurm: {partition: gpu, gres: 'gpu:4'}")
+    answers(slurm, {"* * *": 0})
+    out = when(capsys, monkeypatch, "job.yaml", "--partition", "gpu")[1]
+    shown = {line.split("  ")[2]: line.split("kit submit job.yaml")[1].split() for line in out.splitlines()[1:]}
+    assert shown["4x2"] == ["-j", "4x2", "--gpus-per-node", "2", "--slurm", "gres=no"]
+    assert when(capsys, monkeypatch, "job.yaml", *shown["4x2"])[0] == 0
+
+
 def test_a_partition_of_whole_nodes_is_not_asked_for_parts_of_more(slurm: Path, capsys, monkeypatch) -> None:
     job("nodes: 2\ngpus_per_node: 2")
     answers(slurm, {"* * *": 0})

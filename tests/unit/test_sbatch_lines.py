@@ -126,6 +126,40 @@ def test_any_option_of_sbatch_may_ask_for_the_gpus_of_the_key(option: str, tmp_p
 
 
 @pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        (("gres=gpu:a100:8,nvme:1",), 8),
+        (("gpus=16",), 8),
+        (("gpus-per-socket=4", "sockets-per-node=2"), 8),
+        (("gpus-per-socket=4",), 0),  # of an unknown number of sockets
+        (("gpus=15",), 0),  # no number of each node
+        (("gres=nvme:1",), 0),
+    ],
+)
+def test_the_scripts_know_the_gpus_that_only_an_option_of_sbatch_asks_for(options: tuple[str, ...], gpus: int, tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    own = [word for option in options for word in ("--slurm", option)]
+    done = kit_here("submit", "train.py", "--runtime", "none", "-j", "2x8", *own, "--dry-run")
+    assert (done.code, "warning" in done.err) == (0, False), done.err
+    assert f"\nKIT_GPUS_PER_NODE={gpus} " in done.out and "\nNPROC_PER_NODE=8\n" in done.out
+    assert "gpus-per-node" not in options_of(done.out)
+
+
+def test_ranks_that_share_the_gpus_of_an_option_are_noticed(tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    done = kit_here("submit", "train.py", "--runtime", "none", "-j", "2x8", "--slurm", "gpus-per-task=1", "--dry-run")
+    assert (done.code, done.err.splitlines()[:2]) == (
+        0,
+        [
+            "kit: -j: warning: 8 ranks on each node share 1 GPU, and NCCL refuses two ranks on one GPU",
+            "  fix: write `processes_per_node: 1`, or `gpus_per_node: 8` instead of `gpus-per-task`",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
     ("launcher", "gpus", "bind", "is_refused"),
     [
         ("torchrun", "2", "single:1", True),

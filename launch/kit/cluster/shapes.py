@@ -60,6 +60,8 @@ def others(plan: Plan, variant: Variant) -> list[Variant]:
         processes = layout.processes_per_node if fixed else total // nodes
         options = ["--nodes", str(nodes)] if fixed else ["-j", f"{nodes}x{processes}"]
         options += ["--gpus-per-node", str(gpus)] if gpus else []
+        if "gres" in header:  # which may be the job's own, for its own shape
+            options += ["--slurm", "gres=no"]
         if "mem" in header and (memory := _scaled(header["mem"], layout.nodes, nodes)):
             options += ["--slurm", f"mem={memory}"]
         other = replace(variant, nodes=nodes, processes=processes, gpus=gpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 from kit.base import formats
@@ -15,23 +16,52 @@ from kit.slurm import gpu_request
 from kit.slurm.gpu_request import GpuRequest
 
 
-def layout(job: Job, run_dir: str, launcher: Optional[Plugin], array: Optional[str]) -> Layout:
-    """Return how much a job asks for, with what its launcher needs."""
+def layout(
+    job: Job,
+    run_dir: str,
+    launcher: Optional[Plugin],
+    options: dict[str, Located],
+    array: Optional[str],
+) -> Layout:
+    """Return how much a job asks for, by its keys or by `options` of sbatch."""
     nodes = job.nodes or values.Nodes(1, 1)
-    gpus = job.gpus_per_node or 0
-    processes = _own_processes(launcher) or job.processes_per_node or gpus or 1
+    processes = _own_processes(launcher) or job.processes_per_node or job.gpus_per_node or 1
     is_task = launcher and launcher.words("tasks-per-node") == ["processes"]
-    return Layout(
+    found = Layout(
         name=job.name or "",
         run_dir=run_dir,
         nodes=nodes.most,
         least=0 if nodes.least == nodes.most else nodes.least,
         spares=job.spares or 0,
         processes_per_node=processes,
-        gpus_per_node=gpus,
+        gpus_per_node=job.gpus_per_node or 0,
         tasks_per_node=processes if is_task else 1,
         array=array,
     )
+    asked = _asked(found, options)
+    if job.gpus_per_node is None and asked and not _is_split(asked[0], found):
+        return replace(found, gpus_per_node=asked[0].of_node(found.requested_nodes))
+    return found
+
+
+def _asked(found: Layout, options: dict[str, Located]) -> list[GpuRequest]:
+    """Return the options that ask for GPUs; Slurm goes by the first."""
+    tasks = {"ntasks-per-node": str(found.tasks_per_node)}
+    texts = {
+        name: item.value
+        for name, item in options.items()
+        if isinstance(item.value, str) and item.value.lower() not in values.FLAGS
+    }
+    return [
+        request
+        for request in gpu_request.read({**texts, **tasks})
+        if request.option != "gpus-per-socket" or "sockets-per-node" in options
+    ]
+
+
+def _is_split(asked: GpuRequest, found: Layout) -> bool:
+    """Return whether an option asks for a sum, of which no one number is each node's."""
+    return asked.of_all_nodes and bool(asked.total % found.requested_nodes or found.least)
 
 
 def _own_processes(launcher: Optional[Plugin]) -> Optional[int]:
@@ -70,27 +100,18 @@ def check(
     problems: Problems,
 ) -> None:
     """Compare the ranks with the GPUs that the job, or `options` of sbatch, ask for."""
-    gpus, processes = found.gpus_per_node, found.processes_per_node
+    gpus, processes, asked = found.gpus_per_node, found.processes_per_node, _asked(found, options)
     if 0 < gpus < processes:
         problem = f"{processes} ranks on each node share {formats.number(gpus, 'GPU')}"
         fix = f"write `processes_per_node: {gpus}`, or `gpus_per_node: {processes}`"
+        if job.gpus_per_node is None:
+            fix += f" instead of `{asked[0].option}`"
         where = job.where("processes_per_node")
         problems.warn(where, f"{problem}, and NCCL refuses two ranks on one GPU", fix)
-    tasks = {"ntasks-per-node": str(found.tasks_per_node)}
-    texts = {
-        name: item.value
-        for name, item in options.items()
-        if isinstance(item.value, str) and item.value.lower() not in values.FLAGS
-    }
-    asked = [
-        request
-        for request in gpu_request.read({**texts, **tasks})
-        if request.option != "gpus-per-socket" or "sockets-per-node" in options
-    ]
-    if job.gpus_per_node is None and asked:  # Slurm goes by the first
+    if job.gpus_per_node is None and asked:
         where = options[asked[0].option].where
         _warn_of_one_rank(job, launcher, found, asked[0], where, problems)
-    for request in asked if gpus else ():
+    for request in asked if job.gpus_per_node else ():
         _compare(job, found, request, options[request.option].where, problems)
 
 
@@ -132,10 +153,9 @@ def _warn_of_one_rank(
     nodes = found.requested_nodes
     count = asked.of_node(nodes)
     if count > 1 and job.processes_per_node is None and not _own_processes(launcher):
-        is_split = asked.of_all_nodes and (asked.total % nodes or found.least)
         on = "all nodes together" if asked.of_all_nodes and nodes > 1 else "each node"
         each = "and one rank starts on each" if on.startswith("all") else "where one rank starts"
         problem = f"'{asked.option}' asks for {asked.total} GPUs on {on}, {each}"
-        instead = f"instead of `{asked.option}`" if is_split else "as well"
+        instead = f"instead of `{asked.option}`" if _is_split(asked, found) else "as well"
         fix = f"write `gpus_per_node: {count}` {instead}, which starts a rank for each of them"
         problems.warn(where, problem, f"{fix}; if one is meant: `processes_per_node: 1`")

@@ -74,8 +74,8 @@ def resolve(
     cluster = _load_cluster(job, problems)
     chosen = _choose_plugins(job, cluster, problems, is_dry=is_dry)
     array, sweep = sweep_table.resolve(job, problems)
-    layout = ranks.layout(job, run_dir, chosen.launcher, array)
     options = {**cluster.slurm, **(job.slurm or {})}
+    layout = ranks.layout(job, run_dir, chosen.launcher, options, array)
     ranks.check(job, chosen.launcher, layout, options, problems)
     preemption.check_time(job, chosen.on_preempt, options, problems)
     view = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
