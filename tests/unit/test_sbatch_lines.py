@@ -159,6 +159,21 @@ def test_ranks_that_share_the_gpus_of_an_option_are_noticed(tmp_path: Path, kit_
     )
 
 
+def test_a_job_without_gpus_does_not_get_those_of_the_profile(tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KIT_CLUSTERS", str(tmp_path))
+    (tmp_path / "train.py").touch()
+    (tmp_path / "lab.yaml").write_text("slurm: {gres: 'gpu:8'}\n")
+    command = ("submit", "train.py", "--cluster", "lab", "--runtime", "none", "--gpus-per-node", "0", "--dry-run")
+    done = kit_here(*command)
+    assert (done.code, done.err) == (
+        2,
+        f"kit: {tmp_path}/lab.yaml:1: 'gres' asks for 8 GPUs on each node, and `gpus_per_node` for 0\n"
+        "  fix: write `gpus_per_node: 8`, or take the GPUs out of gres, for this job alone: `slurm: {gres: no}`\n",
+    )
+    assert "gres" not in options_of(kit_here(*command, "--slurm", "gres=no").out)
+
+
 @pytest.mark.parametrize(
     ("launcher", "gpus", "bind", "is_refused"),
     [

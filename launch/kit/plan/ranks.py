@@ -111,7 +111,7 @@ def check(
     if job.gpus_per_node is None and asked:
         where = options[asked[0].option].where
         _warn_of_one_rank(job, launcher, found, asked[0], where, problems)
-    for request in asked if job.gpus_per_node else ():
+    for request in asked if job.gpus_per_node is not None else ():
         _compare(job, found, request, options[request.option].where, problems)
 
 
