@@ -321,6 +321,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
                 "--gpus 8": "Slurm counts them for the whole job, kit for each node: --gpus-per-node N",
                 "-n 2": "Slurm counts them for the whole job, kit for each node: --processes-per-node N",
                 "-G 2": "Slurm counts them for the whole job, kit for each node: --gpus-per-node N",
+                "--ntasks-per-gpu=1": "kit counts ranks for each node: --processes-per-node N",
                 "-o run.log": "the logs are in the run directory, which --output DIR names",
                 "--nproc_per_node=2": "kit calls it --processes-per-node: --processes-per-node 2",
                 "--volume /a:/b": "kit calls it --mount: --mount /a:/b",

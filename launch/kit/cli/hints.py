@@ -125,6 +125,8 @@ def job_option(name: str, known: list[str], typed: list[str]) -> str:
     if name in TOTALS:
         own = option_name(TOTALS[name])
         return f"Slurm counts them for the whole job, kit for each node: {own} N"
+    if name == "--ntasks-per-gpu":
+        return "kit counts ranks for each node: --processes-per-node N"
     if name == "-o":
         return "the logs are in the run directory, which --output DIR names"
     value = _value_of(name, typed)

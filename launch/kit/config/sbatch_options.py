@@ -8,6 +8,7 @@ KEYS = {
     "nodes": "nodes",
     "ntasks-per-node": "processes_per_node",
     "ntasks": "processes_per_node",
+    "ntasks-per-gpu": "processes_per_node",  # sbatch takes it only without --ntasks-per-node
     "gpus-per-node": "gpus_per_node",
     "time": "time",
     "array": "array",
@@ -70,8 +71,8 @@ KNOWN = """
     dependency distribution exclude exclusive extra extra-node-info get-user-env gid gpu-bind
     gpu-freq gpus gpus-per-socket gpus-per-task gres gres-flags hint hold immediate
     kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu
-    mincpus network nice no-kill no-requeue nodefile nodelist ntasks-per-core ntasks-per-gpu
-    ntasks-per-socket overcommit oversubscribe partition power prefer priority profile propagate qos
+    mincpus network nice no-kill no-requeue nodefile nodelist ntasks-per-core ntasks-per-socket
+    overcommit oversubscribe partition power prefer priority profile propagate qos
     reboot requeue reservation resv-ports segment signal sockets-per-node spread-job stepmgr
     switches thread-spec threads-per-core time-min tmp tres-bind tres-per-task uid use-min-nodes
     wait-all-nodes wckey

@@ -103,7 +103,7 @@ def _check_against_job(
     fix = "each rank takes the one of its local rank"
     asked = gpu_request.read({**own, "ntasks-per-node": str(layout.tasks_per_node)})
     for_gpus = {request.option for request in asked} & {"tres-per-task"}
-    names = sorted({"gpus-per-task", "ntasks-per-gpu"} & own.keys() | for_gpus)
+    names = sorted({"gpus-per-task"} & own.keys() | for_gpus)
     for name in names if layout.tasks_per_node > 1 else ():
         effect = "each rank sees only one GPU, and NCCL cannot use NVLink between them"
         own_key = f"use the job's own key: `gpus_per_node`; {fix}"
