@@ -81,6 +81,15 @@ def test_of_an_option_that_slurm_refuses_the_fix_has_the_line(stub, kit, tmp_pat
         assert done.stderr == f"kit: sbatch refuses: Invalid --gres specification\n  fix: {fix}\n"
 
 
+def test_of_options_that_contradict_each_other_the_fix_has_the_line(stub, kit, tmp_path: Path) -> None:
+    said = "--gpus-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+    stub("sbatch", f"echo 'sbatch: fatal: {said}' >&2; exit 1")
+    done = kit("submit", "train.py", "--slurm", "gpus-per-task=1", "--output", "run", check=False)
+    fix = "Slurm read `--gpus-per-task=1`: correct it in the job, or in the cluster's profile"
+    assert done.stderr == f"kit: sbatch refuses: {said}\n  fix: {fix}\n"
+    assert not (tmp_path / "run").exists()
+
+
 def test_of_a_node_that_slurm_does_not_know_the_fix_has_the_list_that_names_it(stub, kit, tmp_path: Path) -> None:
     """It may be one that could not work, of another cluster under the same profile."""
     stub("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid node name specified' >&2; exit 1")

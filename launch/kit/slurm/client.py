@@ -98,7 +98,7 @@ def check(
         look = "see how that job ended, and leave the dependency out"
         fix = f"{look}: kit status, or sacct -j JOBID; Slurm forgets a job minutes after its end"
         raise KitError(f"sbatch refuses: {cause}, or {other}", fix)
-    said = re.sub(r"^(sbatch|scancel): (error: )?", "", done.stderr.strip(), flags=re.MULTILINE)
+    said = re.sub(r"(?m)^(sbatch|scancel): ((error|fatal): )?", "", done.stderr.strip())
     words = " ".join(said.splitlines())
     fix = _fix_of_script(script, words) if script else "check with: squeue --me"
     raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)

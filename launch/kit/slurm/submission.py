@@ -59,6 +59,8 @@ def submit(script: Path, options: Sequence[str] = ()) -> Job:
 
 
 def _is_refusal(errors: str) -> bool:
+    if re.search(r"^sbatch: fatal: ", errors, re.MULTILINE):
+        return True  # it ends so only before it asks slurmctld: two options contradict each other
     by_slurmctld = re.findall(r"Batch job submission failed: (.*)", errors)
     reasons = by_slurmctld[-1:] or re.findall(r"^sbatch: (?:error: )?(.*)", errors, re.MULTILINE)
     return any(_REFUSAL.match(reason) for reason in reasons)
