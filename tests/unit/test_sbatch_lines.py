@@ -81,6 +81,28 @@ def test_memory_that_is_typed_goes_over_any_kind_in_the_file(tmp_path: Path, kit
     assert {name: value for name, value in options_of(done.out).items() if name.startswith("mem")} == {"mem": "0"}
 
 
+@pytest.mark.parametrize("place", ["the profile", "the file"])
+@pytest.mark.parametrize(("typed", "other"), [("cpus-per-task", "cpus-per-gpu"), ("cpus-per-gpu", "cpus-per-task")])
+def test_cpus_that_are_typed_go_over_those_counted_in_the_other_way(typed: str, other: str, place: str, tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own, site = (f"slurm: {{{other}: 8}}" if place == here else "" for here in ("the file", "the profile"))
+    (tmp_path / "job.yaml").write_text(f"command: [bash, -c, 'true']\ncluster: ./site.yaml\n{own}\n")
+    (tmp_path / "site.yaml").write_text(f"description: x\n{site}\n")
+    done = kit_here("submit", "--runtime", "none", "--code", "live", "--gpus-per-node", "8", "--slurm", f"{typed}=64", "--dry-run")
+    assert done.code == 0, done.err
+    assert {name: value for name, value in options_of(done.out).items() if name.startswith("cpus")} == {typed: "64"}
+
+
+def test_an_alternative_that_is_switched_off_replaces_nothing(tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: [bash, -c, 'true']\nslurm: {cpus-per-task: 4, mem: 8G}\n")
+    off = ("--slurm", "cpus-per-gpu=no", "--slurm", "mem-per-cpu=no")
+    done = kit_here("submit", "--runtime", "none", "--code", "live", *off, "--dry-run")
+    assert done.code == 0, done.err
+    found = options_of(done.out)
+    assert (found["cpus-per-task"], found["mem"]) == ("4", "8G")
+
+
 def test_gpus_are_added_to_another_gres_where_the_site_wants_them_there(tmp_path: Path, kit_here, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

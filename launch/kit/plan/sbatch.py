@@ -79,15 +79,14 @@ def header(
 def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
     """Return the options of the profile and, over them, those of the job."""
     mine = dict(job.slurm or {})
-    # Slurm takes one kind of memory: what is typed replaces another kind in the file, and the job's
-    # own kind that of the profile.
-    kinds = [name for name in sbatch_variables.MEMORY if name in mine]
-    typed = [name for name in kinds if mine[name].where.startswith("--")]
-    for name in set(kinds) - set(typed or kinds):
-        del mine[name]
-    replaced = sbatch_variables.MEMORY if kinds else ()
-    if "requeue" in mine or job.on_preempt in REQUEUES:
-        replaced = (*replaced, "no-requeue")
+    replaced = {"no-requeue"} if job.on_preempt in REQUEUES else set()
+    # What is typed replaces an alternative in the file, and the job's own that of the profile.
+    for names in sbatch_variables.ALTERNATIVES:
+        own = {name for name in names if name in mine and _flag(mine[name].value) is not False}
+        typed = {name for name in own if mine[name].where.startswith("--")}
+        for name in own - (typed or own):
+            del mine[name]
+        replaced |= set(names) if own else set()
     of_site = {name: item for name, item in cluster.slurm.items() if name not in replaced}
     return {**of_site, **mine}
 
@@ -140,17 +139,17 @@ def _checked(given: dict[str, Located], launcher: Optional[Plugin], problems: Pr
             own[name] = value  # the one option whose value is yes or no
         elif flag is not False:
             own[name] = None if flag else value
-    memory = [name for name in sbatch_variables.MEMORY if name in own]
-    if len(memory) > 1:
-        problem = f"'{memory[1]}' contradicts '{memory[0]}' ({given[memory[0]].where})"
-        fix = f"keep one of {', '.join(sbatch_variables.MEMORY)}"
-        problems.add(given[memory[1]].where, problem, fix)
+    for names in sbatch_variables.ALTERNATIVES:
+        both = [name for name in names if name in own]
+        if len(both) > 1:
+            problem = f"'{both[1]}' contradicts '{both[0]}' ({given[both[0]].where})"
+            problems.add(given[both[1]].where, problem, f"keep one of {', '.join(names)}")
     return own
 
 
-def _flag(value: Optional[str]) -> Optional[bool]:
+def _flag(value: object) -> Optional[bool]:
     """Return whether a value switches its option on, as none does; None for any other value."""
-    return True if value is None else values.FLAGS.get(value.lower())
+    return True if value is None else values.FLAGS.get(str(value).lower())
 
 
 def _refuse_owned(name: str, value: Optional[str], launcher: Optional[Plugin]) -> Refusal:
@@ -218,7 +217,8 @@ def _refuse_value(name: str, value: Optional[str], where: str) -> Refusal:
         problem = f"the value of '{name}' contains {found}, but no shell reads #SBATCH lines"
         typed = _as_typed(name, f'"{value}"', "--slurm")
         return problem, f"write the value; on the command line your shell puts it in: {typed}"
-    if name in sbatch_options.NUMBERS and not re.fullmatch("[0-9]{1,9}", value):
+    is_number = flag is False or re.fullmatch("[0-9]{1,9}", value)
+    if name in sbatch_options.NUMBERS and not is_number:
         fix = f"write a plain number: {_as_typed(name, '8', where)}"
         if where == f"--{name}":  # its letter may be one of the program's own, such as -c
             fix += f"; an argument of the program comes last, after --: train.py -- {value}"

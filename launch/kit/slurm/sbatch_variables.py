@@ -26,7 +26,7 @@ _NAMES = {
 }
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 # Of each of these a job has one: sbatch drops the variables of the others, too.
-_ALTERNATIVES = (MEMORY, ("requeue", "no-requeue"))
+ALTERNATIVES = (MEMORY, ("cpus-per-task", "cpus-per-gpu"), ("requeue", "no-requeue"))
 # The options whose variables kit reads to judge a job as sbatch does.
 _JUDGED = (
     "partition account time constraint gres gpus gpus-per-node mem mem-per-cpu mem-per-gpu qos"
@@ -47,7 +47,7 @@ def overridden(options: Options) -> set[str]:
     own = (option for option in options if option != "clusters")
     named = [*own, "array", "error", "export", "wait"]
     found = {variable for option in named for variable in _names(option)}
-    for alternatives in _ALTERNATIVES:
+    for alternatives in ALTERNATIVES:
         if any(option in options for option in alternatives):
             found |= {variable for option in alternatives for variable in _names(option)}
     if gpu_request.read(options):
