@@ -236,6 +236,18 @@ def test_the_gpus_of_the_profile_are_compared_with_those_of_the_command_line(tmp
     assert "asks for 2 GPUs" not in rehearsal.err
 
 
+@pytest.mark.parametrize("of_site", ["requeue", "no-requeue"])
+def test_a_job_that_is_started_again_may_have_any_requeue_of_the_profile(of_site: str, tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "site.yaml").write_text(f"slurm: {{{of_site}: true}}\n")
+    command = ("submit", "train.py", "--cluster", "./site.yaml", "--runtime", "none", "--code", "live", "--on-preempt", "checkpoint", "--dry-run")
+    for own in ((), ("--slurm", "requeue=true")):
+        done = kit_here(*command, *own)
+        assert done.code == 0, done.err
+        assert "requeue" in options_of(done.out) and "no-requeue" not in options_of(done.out)
+
+
 def test_a_requeue_of_the_jobs_own_goes_over_the_profile_that_wants_none(tmp_path: Path, kit_here, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

@@ -79,7 +79,7 @@ def header(
 def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
     """Return the options of the profile and, over them, those of the job."""
     mine = dict(job.slurm or {})
-    replaced = {"no-requeue"} if job.on_preempt in REQUEUES else set()
+    replaced = {"requeue", "no-requeue"} if job.on_preempt in REQUEUES else set()
     # What is typed replaces an alternative in the file, and the job's own that of the profile.
     for names in sbatch_variables.ALTERNATIVES:
         own = {name for name in names if name in mine and _flag(mine[name].value) is not False}
@@ -95,7 +95,7 @@ def _check_against_job(
     own: Options, given: dict[str, Located], job: Job, layout: Layout, problems: Problems
 ) -> None:
     """Refuse options that contradict the job's own keys, or hide GPUs from its tasks."""
-    for name in {"signal", "requeue", "no-requeue"} & own.keys():
+    for name in {"signal", "no-requeue"} & own.keys():
         if job.on_preempt in REQUEUES:
             problem = f"'{name}' is set by `on_preempt: {job.on_preempt}`"
             problems.add(given[name].where, problem, "remove one of them")
