@@ -26,7 +26,7 @@ ALWAYS = {"job-name": "x", "nodes": "2", "chdir": "{run}", "output": "log/slurm-
         ),
         (
             ("--slurm", "tres-per-task=cpu:4,gres/gpu:2", "--gpus-per-node", "2"),
-            {"ntasks-per-node": "1", "tres-per-task": "cpu:4,gres/gpu:2", "cpus-per-task": "1", "no-requeue": ""},
+            {"ntasks-per-node": "1", "tres-per-task": "cpu:4,gres/gpu:2", "no-requeue": ""},  # not --cpus-per-task as well, which sbatch refuses
         ),
         (("--slurm", "exclusive"), {"ntasks-per-node": "1", "exclusive": "", "no-requeue": ""}),
         (("--slurm", "exclusive=user"), {"ntasks-per-node": "1", "exclusive": "user", "cpus-per-task": "1", "no-requeue": ""}),

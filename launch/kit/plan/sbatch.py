@@ -55,7 +55,9 @@ def header(
         lines |= _gpu_line(cluster.gpu_directive, layout.gpus_per_node, own)
     # `exclusive` asks for all CPUs; `exclusive: user` keeps others away, and asks for no CPU.
     whole = "exclusive" in own and own["exclusive"] is None
-    if not whole and "cpus-per-task" not in own and "cpus-per-gpu" not in own:
+    # Beside `tres-per-task=cpu:4` sbatch takes no --cpus-per-task.
+    by_tres = re.search("(?:^|,)cpu[:=/]", own.get("tres-per-task") or "")
+    if not whole and not by_tres and "cpus-per-task" not in own and "cpus-per-gpu" not in own:
         lines["cpus-per-task"] = str(layout.processes_per_node // layout.tasks_per_node)
     if job.on_preempt in REQUEUES:
         # To the batch script alone: a runtime or torchrun would die of it.
