@@ -266,6 +266,18 @@ def test_other_shapes_replace_the_gpus_that_an_option_names(slurm: Path, capsys,
     assert when(capsys, monkeypatch, "job.yaml", *shown["4x2"])[0] == 0
 
 
+def test_the_cpus_of_one_process_for_all_gpus_go_with_the_gpus(slurm: Path, capsys, monkeypatch) -> None:
+    from kit.cluster import shapes
+
+    scripts = []
+    monkeypatch.setattr(shapes, "script", lambda options, real=shapes.script: scripts.append(options) or real(options))
+    job("nodes: 2\ngpus_per_node: 4\nlauncher: tensorflow\nslurm: {partition: gpu}")
+    answers(slurm, {"* * *": 0})
+    out = when(capsys, monkeypatch, "job.yaml", "--partition", "gpu")[1]
+    assert {(options["nodes"], options["cpus-per-task"]) for options in scripts} == {("2", "4"), ("4", "2"), ("8", "1")}
+    assert "cpus-per-task" not in out
+
+
 def test_a_partition_of_whole_nodes_is_not_asked_for_parts_of_more(slurm: Path, capsys, monkeypatch) -> None:
     job("nodes: 2\ngpus_per_node: 2")
     answers(slurm, {"* * *": 0})

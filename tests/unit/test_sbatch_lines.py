@@ -17,12 +17,21 @@ ALWAYS = {"job-name": "x", "nodes": "2", "chdir": "{run}", "output": "log/slurm-
         ((), {"ntasks-per-node": "1", "cpus-per-task": "1", "no-requeue": ""}),
         (("-j", "2x4", "--gpus-per-node", "4"), {"ntasks-per-node": "1", "gpus-per-node": "4", "cpus-per-task": "4", "no-requeue": ""}),
         (("-j", "2x4", "--launcher", "srun"), {"ntasks-per-node": "4", "cpus-per-task": "1", "no-requeue": ""}),
+        # A process that drives several GPUs loads the data for all of them.
+        (
+            ("--launcher", "tensorflow", "--gpus-per-node", "8"),
+            {"ntasks-per-node": "1", "gpus-per-node": "8", "cpus-per-task": "8", "no-requeue": ""},
+        ),
+        (
+            ("-j", "2x2", "--launcher", "srun", "--gpus-per-node", "8"),
+            {"ntasks-per-node": "2", "gpus-per-node": "8", "cpus-per-task": "4", "no-requeue": ""},
+        ),
         (("--slurm", "requeue"), {"ntasks-per-node": "1", "cpus-per-task": "1", "requeue": ""}),
-        (("--slurm", "gres=gpu:2", "--gpus-per-node", "2"), {"ntasks-per-node": "1", "gres": "gpu:2", "cpus-per-task": "1", "no-requeue": ""}),
+        (("--slurm", "gres=gpu:2", "--gpus-per-node", "2"), {"ntasks-per-node": "1", "gres": "gpu:2", "cpus-per-task": "2", "no-requeue": ""}),
         # What names no GPU asks for none.
         (
             ("--slurm", "gres=nvme:1", "--slurm", "tres-per-task=license/x:1", "--gpus-per-node", "2"),
-            {"ntasks-per-node": "1", "gres": "nvme:1", "tres-per-task": "license/x:1", "gpus-per-node": "2", "cpus-per-task": "1", "no-requeue": ""},
+            {"ntasks-per-node": "1", "gres": "nvme:1", "tres-per-task": "license/x:1", "gpus-per-node": "2", "cpus-per-task": "2", "no-requeue": ""},
         ),
         (
             ("--slurm", "tres-per-task=cpu:4,gres/gpu:2", "--gpus-per-node", "2"),

@@ -30,6 +30,11 @@ class Variant:
     options: tuple[str, ...] = ()  # for kit submit
 
     @property
+    def cpus(self) -> int:
+        """Return how many CPUs a node has at least: kit's own choice for one task on each node."""
+        return max(self.processes, self.gpus)
+
+    @property
     def shape(self) -> str:
         return f"{self.nodes}x{self.gpus or self.processes}"
 
@@ -112,15 +117,15 @@ def _scaled_cpus(plan: Plan, header: dict[str, Optional[str]], variant: Variant)
     cpus = header.get("cpus-per-task") or ""
     if plan.layout.tasks_per_node > 1 or not cpus.isdecimal():
         return ""
-    if int(cpus) == plan.layout.processes_per_node:  # kit's own choice
-        return str(variant.processes)
+    if int(cpus) == plan.layout.cpus_per_task:  # kit's own choice
+        return str(variant.cpus)
     return str(max(variant.processes, int(cpus) * plan.layout.nodes // variant.nodes))
 
 
 def _cpus(plan: Plan, header: dict[str, Optional[str]], variant: Variant) -> list[str]:
     """Return the option for CPUs where kit would not choose their number itself."""
     cpus = _scaled_cpus(plan, header, variant)
-    return [] if cpus in ("", str(variant.processes)) else ["--slurm", f"cpus-per-task={cpus}"]
+    return [] if cpus in ("", str(variant.cpus)) else ["--slurm", f"cpus-per-task={cpus}"]
 
 
 def script(options: dict[str, Optional[str]]) -> str:

@@ -45,6 +45,11 @@ class Layout:
         return self.nodes + self.spares
 
     @property
+    def cpus_per_task(self) -> int:
+        """Return how many CPUs kit asks for where the job does not say: one rank may feed GPUs."""
+        return max(self.processes_per_node, self.gpus_per_node) // self.tasks_per_node
+
+    @property
     def ranks(self) -> int:
         """Return how many ranks the run has on all nodes."""
         return self.nodes * self.processes_per_node

@@ -58,7 +58,7 @@ def header(
     # Beside `tres-per-task=cpu:4` sbatch takes no --cpus-per-task.
     by_tres = re.search("(?:^|,)cpu[:=/]", own.get("tres-per-task") or "")
     if not whole and not by_tres and "cpus-per-task" not in own and "cpus-per-gpu" not in own:
-        lines["cpus-per-task"] = str(layout.processes_per_node // layout.tasks_per_node)
+        lines["cpus-per-task"] = str(layout.cpus_per_task)
     if job.on_preempt in REQUEUES:
         # To the batch script alone: a runtime or torchrun would die of it.
         lines |= {"requeue": None, "signal": f"B:USR1@{job.checkpoint_s or CHECKPOINT_S}"}
