@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -109,6 +110,18 @@ def test_what_salloc_refuses_leaves_nothing(allocated: shell.Allocated, fake_slu
     with pytest.raises(KitError, match="there is no allocation\n  fix: what salloc says is above"):
         allocated.until_the_end(["true"])
     assert not allocated.run.exists() and history.runs() == []
+
+
+def test_a_shell_asks_for_nothing_that_only_sbatch_has_and_waits_for_nothing_that_is_not_typed(fake_slurm: Slurm, tmp_path: Path, kit_here) -> None:
+    of_sbatch = "kill-on-invalid-dep: 'yes', batch: haswell, propagate: STACK, get-user-env: true"
+    waits = "dependency: 'afterok:7', begin: 'now+1hour', hold: true"
+    (tmp_path / "job.yaml").write_text(f"command: [bash, -c, 'true']\nslurm: {{account: me, {of_sbatch}, {waits}}}\n")
+    for typed in ((), ("--slurm", "begin=now+5")):
+        fake_slurm.says("salloc", "salloc: error: invalid partition\n")
+        assert "there is no allocation" in kit_here("shell", "--runtime", "none", *typed).err
+    asked = [re.sub("--(job-name|chdir)=.*? ", "", line.partition(" bash ")[0]) for line in fake_slurm.calls("salloc")]
+    expected = "--quiet --nodes=1 --ntasks-per-node=1 --cpus-per-task=1 --account=me"
+    assert asked == [expected, f"{expected} --begin=now+5"]
 
 
 def test_a_job_that_slurm_ended_says_so_with_the_shells_code(allocated: shell.Allocated, fake_slurm: Slurm) -> None:

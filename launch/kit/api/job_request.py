@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Optional
 
@@ -15,6 +15,9 @@ from kit.config.yaml_source import Located
 from kit.plan import preemption, resolve, this_machine
 from kit.plan.plan import Plan
 from kit.runs import run_dir
+
+# The options of sbatch for what the job itself waits for; a shell waits only if they are typed.
+_WAITS = ("begin", "dependency", "hold")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,13 @@ class JobRequest:
         else:
             job = self.load()
         unused = ("stall_timeout", *preemption.NEVER)
-        return job_file.without(job, unused, self.command, self.problems)
+        job = job_file.without(job, unused, self.command, self.problems)
+        options = {
+            name: item
+            for name, item in (job.slurm or {}).items()
+            if name not in _WAITS or item.where.startswith("--")
+        }
+        return replace(job, slurm=options)
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""

@@ -25,8 +25,12 @@ from kit.runs.history import Run
 from kit.slurm import reasons
 
 PERIOD_S = 2.0
-# What an allocation does not have: a script of its own, its output, a second start, an array.
-OF_SBATCH = {"output", "error", "open-mode", "requeue", "no-requeue", "signal", "array"}
+# What an allocation does not have: a script of its own, its output, a second start, an array. For
+# the last four salloc has no option.
+OF_SBATCH = set(
+    "output error open-mode requeue no-requeue signal array"
+    " batch get-user-env kill-on-invalid-dep propagate".split()
+)
 
 
 def has_slurm(say: Note) -> bool:
