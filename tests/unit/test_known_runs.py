@@ -1042,6 +1042,16 @@ def test_one_task_of_an_array_starts_again_alone_and_keeps_its_number(typed: lis
     assert call("rerun", "r4", "--task", "0")[2] == "kit: train (1004) is not an array\n  fix: leave --task out\n"
 
 
+@pytest.mark.parametrize(("dependency", "kept"), [("afterok:4711", []), ("singleton", ["#SBATCH --dependency=singleton"])])
+def test_a_rerun_waits_for_no_job_that_the_run_waited_for(dependency: str, kept: list[str], fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "r1", "--slurm", f"dependency={dependency}", "--slurm", "comment=a")
+    assert call("rerun", "r1", "--output", "r2")[0] == 0
+    first, second = ((tmp_path / name / "run_script.sh").read_text() for name in ("r1", "r2"))
+    assert f"#SBATCH --dependency={dependency}\n" in first
+    assert re.findall("^#SBATCH --dependency.*", second, re.MULTILINE) == kept and "#SBATCH --comment=a\n" in second
+    assert [value for name, value in recorded(tmp_path / "r2").header if name == "dependency"] == [dependency] * len(kept)
+
+
 def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--code", "live", "--output", "r1", "--", "--save", "x")
     env = (tmp_path / "r1/env.sh").read_text()

@@ -110,7 +110,7 @@ def rerun(
     folder = reruns.write(again, plan)
     if again.run.local:
         submission.start_here(plan, local_runs.note(plan, folder, again.run.task))
-    else:  # what it waited for then has ended
+    else:  # what it waited for then, by --after or a `dependency`, has ended
         submission.hand_to_slurm(plan, folder, [], answer)
 
 

@@ -143,12 +143,14 @@ def _moved(plan: Plan, new: str) -> Plan:
 
     command = tuple(map(moved, plan.program.command))
     env = tuple((name, moved(value)) for name, value in plan.program.env)
+    # What it waited for has ended, and Slurm may have forgotten it; `singleton` names no job.
+    kept = (item for item in plan.header if item[0] != "dependency" or ":" not in (item[1] or ""))
     return replace(
         plan,
         layout=replace(plan.layout, run_dir=new),
         container=replace(plan.container, mounts=tuple(mounts)),
         program=replace(plan.program, command=command, env=env),
-        header=tuple((name, new if name == "chdir" else value) for name, value in plan.header),
+        header=tuple((name, new if name == "chdir" else value) for name, value in kept),
     )
 
 
@@ -247,13 +249,11 @@ def _new_record(earlier: EarlierRun, plan: Plan, *, is_edited: bool) -> RunRecor
 
 
 def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
-    """Change what names the run directory, the tasks or the image.
-
-    Return whether a user has edited env.sh.
-    """
-    for name in ("chdir", "array"):
-        values = (dict(plan.header).get(name) or "" for plan in (before, after))
-        _replace(paths.script, *(f"#SBATCH --{name}={sbatch(value)}\n" for value in values))
+    """Write what differs from the earlier run; return whether a user has edited env.sh."""
+    for name in ("chdir", "array", "dependency"):
+        values = (dict(plan.header).get(name) for plan in (before, after))
+        lines = (f"#SBATCH --{name}={sbatch(value)}\n" if value else "" for value in values)
+        _replace(paths.script, *lines)
     mounts = (f"{render.mounts(plan.container)}\n" for plan in (before, after))
     _replace(paths.env, *mounts)
     old_image, new_image = (render.image(plan.container) for plan in (before, after))
@@ -285,7 +285,7 @@ def _set_values(file: Path, lines: list[str]) -> None:
 
 
 def _changed_by_hand(file: Path) -> KitError:
-    where = "where the run directory, the tasks or the image stand"
+    where = "where the run directory, the tasks, the image or a dependency stand"
     fix = "copy the run directory, edit it, and: sbatch run_script.sh"
     return KitError(f"{file.name} of the run was changed by hand, {where}", fix)
 
