@@ -276,7 +276,7 @@ def test_mistakes_end_in_two_lines_and_leave_nothing(arguments: list[str], probl
 def test_a_dry_run_has_the_shape_of_the_job_and_nothing_of_its_training(kit, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         "name: big\ncommand: train.py --lr {lr}\nsweep: {lr: [1, 2]}\nnodes: 4\nprocesses_per_node: 2\non_preempt: checkpoint\ntime: 5-00:00\n"
-        "launcher: spawn\nenv: {NCCL_DEBUG: WARN}\nslurm: {partition: gpu}\n"
+        "launcher: spawn\nenv: {NCCL_DEBUG: WARN}\nslurm: {partition: gpu, time-min: '02:00:00'}\n"
     )
     said = kit("bench", "job.yaml", "--dry-run", "--output", "run", "--pairs", "--sizes", "1K,1M", "--expect", "180").stdout
     for line in (
@@ -291,7 +291,7 @@ def test_a_dry_run_has_the_shape_of_the_job_and_nothing_of_its_training(kit, tmp
         'KIT_COMMAND=("${KIT_RUN_DIR}"/code/bandwidth.py --sizes 1024 1048576 --pairs --expect 180 0.8)',
     ):
         assert f"\n{line}\n" in said, line
-    assert "#SBATCH --array" not in said and "train.py" not in said and not (tmp_path / "run").exists()
+    assert "#SBATCH --array" not in said and "time-min" not in said and "train.py" not in said and not (tmp_path / "run").exists()
     assert "#SBATCH --time=00:05:00\n" in kit("bench", "job.yaml", "--dry-run", "--time", "00:05:00").stdout
 
 

@@ -245,6 +245,16 @@ def test_the_gpus_of_the_profile_are_compared_with_those_of_the_command_line(tmp
     assert "asks for 2 GPUs" not in rehearsal.err
 
 
+def test_a_least_time_is_only_for_slurm(tmp_path: Path, kit_here, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: [bash, -c, 'true']\ntime: '04:00:00'\nslurm: {time-min: '02:00:00'}\n")
+    shorter = ("job.yaml", "--runtime", "none", "--launcher", "srun", "--time", "01:00:00")
+    assert kit_here("submit", *shorter, "--dry-run").code == 2
+    assert options_of(kit_here("submit", *shorter, "--slurm", "time-min=no", "--dry-run").out)["time"] == "01:00:00"
+    done = kit_here("run", *shorter)
+    assert done.code == 0, done.err
+
+
 @pytest.mark.parametrize("of_site", ["requeue", "no-requeue"])
 def test_a_job_that_is_started_again_may_have_any_requeue_of_the_profile(of_site: str, tmp_path: Path, kit_here, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

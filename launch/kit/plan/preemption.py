@@ -55,15 +55,21 @@ def on_preempt(job: Job, problems: Problems) -> str:
 def check_time(
     job: Job, on_preempt: str, options: Mapping[str, Located], problems: Problems
 ) -> None:
-    """Refuse a time limit that leaves the ranks no time before they are asked to stop."""
-    if on_preempt not in sbatch.REQUEUES:
-        return
+    """Refuse a time limit that Slurm does not take, or that leaves the ranks no time."""
     limits = {"time": Located(job.time, job.where("time"))}
     if "time-min" in options:  # to which Slurm may shorten the limit
         limits["time-min"] = options["time-min"]
+    in_s = {name: numbers.seconds(str(item.value)) for name, item in limits.items()}
+    if 0 < (in_s["time"] or 0) < (in_s.get("time-min") or 0):
+        text, where = limits["time-min"]
+        problem = f"`time-min` ({text}) is longer than `time` ({job.time})"
+        fix = "write a shorter `time-min`, or, for this job alone, `slurm: {time-min: no}`"
+        problems.add(where, problem, fix)
+    if on_preempt not in sbatch.REQUEUES:
+        return
     notice_s = job.checkpoint_s or sbatch.CHECKPOINT_S
     for name, (text, where) in limits.items():
-        limit_s = numbers.seconds(text) if isinstance(text, str) else None
+        limit_s = in_s[name]
         if limit_s and limit_s <= notice_s:  # 0 is no limit
             effect = "the ranks would be asked for a checkpoint at their start"
             if on_preempt == "requeue":

@@ -30,9 +30,9 @@ def fit(job: Job, problems: Problems) -> Job:
 
 
 def ask_no_slurm(job: Job) -> Job:
-    """Return the job without requests for GPUs to Slurm, which fit another number of nodes."""
-    no_gpus = {name: Located("no", "") for name in gpu_request.OPTIONS if name != "gpus-per-node"}
-    return replace(job, slurm={**(job.slurm or {}), **no_gpus})
+    """Return the job without requests to Slurm that fit other nodes and another time limit."""
+    names = [name for name in (*gpu_request.OPTIONS, "time-min") if name != "gpus-per-node"]
+    return replace(job, slurm={**(job.slurm or {}), **dict.fromkeys(names, Located("no", ""))})
 
 
 def of_file(plan: Plan, file: str) -> Plan:

@@ -59,7 +59,10 @@ def load(
     left_out = ("sweep", "array", *preemption.NEVER)
     job = job_file.without(job, left_out, "bench", problems)
     time = job.time if "time" in overrides else TIME
-    return replace(job, name=name, launcher=launcher, time=time, code="live")
+    slurm = dict(job.slurm or {})
+    if not slurm.get("time-min", Located("", "")).where.startswith("--"):
+        slurm["time-min"] = Located("no", "")  # it is for the training, and longer
+    return replace(job, name=name, launcher=launcher, time=time, slurm=slurm, code="live")
 
 
 def with_program(plan: Plan, request: BenchRequest) -> Plan:
