@@ -47,6 +47,10 @@ ALWAYS = {"job-name": "x", "nodes": "2", "chdir": "{run}", "output": "log/slurm-
         ),
         (("--time", "5", "--on-preempt", "checkpoint"), {"ntasks-per-node": "1", "time": "5", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@120"}),
         (
+            ("--time", "7-0", "--on-preempt", "checkpoint", "--checkpoint-s", "65535"),
+            {"ntasks-per-node": "1", "time": "7-0", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@65535"},
+        ),
+        (
             ("--on-preempt", "requeue", "--checkpoints", "out/", "--checkpoint-s", "60"),
             {"ntasks-per-node": "1", "cpus-per-task": "1", "requeue": "", "signal": "B:USR1@60"},
         ),

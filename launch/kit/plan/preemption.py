@@ -22,6 +22,7 @@ _NEEDED = {
 }
 # Keys that say nothing where nobody starts the job again, or is told of its end.
 NEVER = ("on_preempt", *_NEEDED, "max_restarts", "elastic", "notify")
+_MOST_NOTICE_S = 0xFFFF  # the seconds of --signal have 16 bits
 
 
 def on_preempt(job: Job, problems: Problems) -> str:
@@ -68,6 +69,10 @@ def check_time(
     if on_preempt not in sbatch.REQUEUES:
         return
     notice_s = job.checkpoint_s or sbatch.CHECKPOINT_S
+    if notice_s > _MOST_NOTICE_S:
+        problem = f"Slurm sends a signal at most {_MOST_NOTICE_S} s before the time limit"
+        fix = f"write `checkpoint_s: {_MOST_NOTICE_S}` (18 h) or less"
+        problems.add(job.where("checkpoint_s"), f"{problem}, not {notice_s}", fix)
     for name, (text, where) in limits.items():
         limit_s = in_s[name]
         if limit_s and limit_s <= notice_s:  # 0 is no limit
