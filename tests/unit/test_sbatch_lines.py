@@ -249,6 +249,17 @@ def test_the_gpus_of_the_profile_are_compared_with_those_of_the_command_line(tmp
     assert "asks for 2 GPUs" not in rehearsal.err
 
 
+@pytest.mark.parametrize(("nodes", "spares", "segment"), [(4, 4, 4), (2, 1, 8), (6, 0, 4)])
+def test_spares_that_make_whole_segments_are_taken(nodes: int, spares: int, segment: int, tmp_path: Path, kit_here, monkeypatch) -> None:
+    """Slurm ignores a segment of more nodes than the job has, and judges a job without spares itself."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    words = ("--nodes", str(nodes), "--spares", str(spares), "--slurm", f"segment={segment}")
+    done = kit_here("submit", "train.py", "--runtime", "none", *words, "--dry-run")
+    assert done.code == 0, done.err
+    assert options_of(done.out)["segment"] == str(segment)
+
+
 def test_a_least_time_is_only_for_slurm(tmp_path: Path, kit_here, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text("command: [bash, -c, 'true']\ntime: '04:00:00'\nslurm: {time-min: '02:00:00'}\n")

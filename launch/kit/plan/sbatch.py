@@ -101,6 +101,12 @@ def _check_against_job(
         if job.on_preempt in REQUEUES:
             problem = f"'{name}' is set by `on_preempt: {job.on_preempt}`"
             problems.add(given[name].where, problem, "remove one of them")
+    nodes, segment = layout.requested_nodes, gpu_request.number(own, "segment", 0)
+    missing = -nodes % segment if nodes > segment > 0 else 0  # Slurm ignores a larger segment
+    if job.spares and missing:
+        problem = f"{nodes} nodes, spares included, are no multiple of `segment` ({segment})"
+        fix = f"write `spares: {job.spares + missing}`, or leave it out"
+        problems.add(job.where("spares"), f"{problem}: Slurm starts no such job", fix)
     fix = "each rank takes the one of its local rank"
     asked = gpu_request.read({**own, "ntasks-per-node": str(layout.tasks_per_node)})
     for_gpus = {request.option for request in asked} & {"tres-per-task"}
