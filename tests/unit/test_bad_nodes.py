@@ -33,6 +33,7 @@ def test_a_bad_node_is_left_out_of_the_next_job_with_its_last_reason(noted: Path
     assert header("--nodes", "2", "--spares", "1") == ["#SBATCH --nodes=3", "#SBATCH --exclude=node3,node5"]
     assert header("--slurm", "exclude=node[7-9]") == ["#SBATCH --nodes=1", '#SBATCH --exclude="node[7-9],node3,node5"']
     assert header("--slurm", "nodelist=node3") == ["#SBATCH --nodes=1"]
+    assert header("--slurm", "nodelist=no") == ["#SBATCH --nodes=1", "#SBATCH --exclude=node3,node5"]
     assert header("--cluster", "infiniband") == ["#SBATCH --nodes=1"]
 
 

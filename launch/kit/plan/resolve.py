@@ -90,9 +90,9 @@ def resolve(
         rank_program, why_live = snapshot.freeze(
             rank_program, job, run_dir, view, variables.keyrings, problems
         )
-    # A user who names nodes wants those.
-    noted = () if "nodelist" in options else bad_nodes.bad(bad_nodes.file(cluster.name))
-    left_out = tuple(noted)
+    # Who names nodes wants those: Slurm refuses a job that names one and excludes it.
+    is_named = str(options.get("nodelist", Located("no", "")).value).lower() not in values.FLAGS
+    left_out = () if is_named else tuple(bad_nodes.bad(bad_nodes.file(cluster.name)))
     header = sbatch.header(job, cluster, layout, chosen.launcher, left_out, problems)
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
