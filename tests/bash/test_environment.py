@@ -48,6 +48,28 @@ def test_ranks_get_the_same_variables_from_every_shell(runtime: str, open_folder
     assert two["OMP_NUM_THREADS"] == "1"
 
 
+ONE_CLUSTER = 'if [[ "${SLURM_CLUSTERS:-}" == *,* ]]; then echo "scontrol: fatal: Only one cluster can be used at a time with scontrol" >&2; exit 1; fi\n'
+
+
+def test_a_job_asks_its_own_cluster_whatever_clusters_its_submitters_shell_named(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "scontrol", f'{ONE_CLUSTER}exec {SCRIPTS / "local/scontrol"} "$@"\n')
+    run = run_dir(tmp_path, "compgen -e | grep CLUSTERS || true")
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), SLURM_CLUSTERS="a,b", SBATCH_CLUSTERS="a,b"))
+    assert (done.returncode, logs(run)["rank0.out"]) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("clusters", "cluster", "asked"),
+    [("a,b", "b", "b"), ("all", "b", "b"), ("a", "b", "a"), ("a,b", "", "a,b"), ("", "b", "")],
+    ids=["a list", "all", "one", "no Slurm", "none"],
+)
+def test_a_shell_of_kit_names_its_jobs_cluster_where_the_users_names_several(clusters: str, cluster: str, asked: str) -> None:
+    names = {"SLURM_CLUSTERS": clusters, "SLURM_CLUSTER_NAME": cluster}
+    script = 'source "$1"; environment::choose_cluster shell; env | sed -n "s/^SLURM_CLUSTERS=//p"'
+    done = bash(script, SCRIPTS / "lib/environment.sh", env=environment(**{name: value for name, value in names.items() if value}))
+    assert (done.returncode, done.stdout.strip()) == (0, asked), done.stderr
+
+
 def test_a_command_beside_the_ranks_gets_as_little_of_its_own_shell(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true")
     facts = ["KIT_HOSTS=local0", "NNODES=1", f"KIT_LOG_DIR={tmp_path}"]

@@ -343,6 +343,24 @@ def test_a_run_that_resubmits_itself_is_requeued_only_where_that_is_refused(is_r
     assert last["outcome"] == "REQUEUED"
 
 
+@pytest.mark.parametrize(
+    ("answer", "task"),
+    [
+        ("99;b", ""),
+        ("99;b", "3"),
+    ],
+)
+def test_the_job_that_goes_on_stays_on_its_cluster_and_is_noted_whatever_else_sbatch_prints(answer: str, task: str, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint", resubmit=True, header=(("job-name", "test"), ("clusters", "a,b")))
+    stub(tmp_path / "bin", "sbatch", f"printf '%s\n' \"$@\" >sbatch.said\nprintf '%s\n' '{answer}'\n")
+    env = slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1", SLURM_CLUSTER_NAME="b", **({"SLURM_ARRAY_TASK_ID": task} if task else {}))
+    done = start(run, env=env)
+    assert done.returncode == AGAIN, done.stderr
+    (note,) = run.glob("log/*/continued-by")
+    assert note.read_text() == (f"99_{task}\n" if task else "99\n")
+    assert [word for word in (run / "sbatch.said").read_text().splitlines() if "clusters" in word] == ["--clusters=b"]
+
+
 # slurmctld, when it was asked how often, and what it answers. It has done what it was asked for where there is a file `requeued`.
 AWAY = 'echo "Unable to contact slurm controller (connect failure)" >&2; exit 1'
 DONE = 'touch requeued; echo "Socket timed out on send/recv operation" >&2; exit 1'

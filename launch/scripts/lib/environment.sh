@@ -9,6 +9,15 @@ environment::forget_other_job() {
   done
 }
 
+# environment::choose_cluster VERB - a job asks the cluster of its nodes' slurm.conf, whatever clusters its submitter's shell named: scontrol refuses
+# a list of them, and for one name it needs slurmdbd. `kit shell` runs where it was typed, and names its job's cluster.
+environment::choose_cluster() {
+  case "$1" in
+    batch | again) unset SLURM_CLUSTERS SBATCH_CLUSTERS ;;
+    shell | jupyter) [[ "${SLURM_CLUSTERS:-}" != @(all|*,*) ]] || export SLURM_CLUSTERS="${SLURM_CLUSTER_NAME:-${SLURM_CLUSTERS}}" ;;
+  esac
+}
+
 # environment::forget_shell - drops what the submitting shell happened to hold. The job's own variables are in env.sh, and
 # what the nodes set comes with each step.
 environment::forget_shell() {

@@ -217,18 +217,20 @@ preempt::is_in_range() {
   ((least <= $1 && $1 <= most))
 }
 
-# preempt::sbatch - submits a job for the same run directory, which begins when this one is gone.
+# preempt::sbatch - submits a job for the same run directory, on the same cluster, which begins when this one is gone.
 preempt::sbatch() {
   local name next
   local -r nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
   # The time that the user's submission waited for is over.
   local -a options=(--begin=now) unset=()
   preempt::is_in_range "${nodes}" || options+=(--nodes="${nodes}")
+  # Another cluster does not know the job that this one waits for.
+  ! grep -q '^#SBATCH --clusters=' -- "${KIT_RUN_DIR}/run_script.sh" || options+=(--clusters="${SLURM_CLUSTER_NAME}")
   # Of an array this one alone goes on.
   [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || options+=(--array="${SLURM_ARRAY_TASK_ID}")
   # With this job's variables the new one would have its restarts for its own.
   for name in "${!SLURM_@}" KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT; do
-    case "${name}" in SLURM_CONF | SLURM_CLUSTERS) ;; *) unset+=(-u "${name}") ;; esac
+    [[ "${name}" == SLURM_CONF ]] || unset+=(-u "${name}")
   done
   next="$(
     [[ -z "${KIT_SHARE:-}" ]] || umask "${KIT_UMASK}" # which sbatch hands on
