@@ -347,7 +347,10 @@ def test_a_run_that_resubmits_itself_is_requeued_only_where_that_is_refused(is_r
     ("answer", "task"),
     [
         ("99;b", ""),
-        ("99;b", "3"),
+        ("Welcome to the cluster\n99;b", ""),
+        ("Submitted batch job 99", ""),
+        ("Submitted batch job 99 on cluster b", "3"),
+        ("99 jobs wait\n99\nuse `squeue`", ""),
     ],
 )
 def test_the_job_that_goes_on_stays_on_its_cluster_and_is_noted_whatever_else_sbatch_prints(answer: str, task: str, tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ preempt::is_in_range() {
 
 # preempt::sbatch - submits a job for the same run directory, on the same cluster, which begins when this one is gone.
 preempt::sbatch() {
-  local name next
+  local name answer next
   local -r nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
   # The time that the user's submission waited for is over.
   local -a options=(--begin=now) unset=()
@@ -232,11 +232,13 @@ preempt::sbatch() {
   for name in "${!SLURM_@}" KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT; do
     [[ "${name}" == SLURM_CONF ]] || unset+=(-u "${name}")
   done
-  next="$(
+  answer="$(
     [[ -z "${KIT_SHARE:-}" ]] || umask "${KIT_UMASK}" # which sbatch hands on
     env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh"
   )" || return
-  next="${next%%;*}${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
+  # A site's wrapper may add lines, or drop --parsable.
+  next="$(sed -nE 's/^(Submitted batch job )?([0-9]+)(;.*| on cluster .*)?[[:space:]]*$/\2/p' <<<"${answer}" | tail -n 1)"
+  next+="${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
   printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
   KIT_GOES_ON=yes
   ending::note_requeue
