@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -35,6 +36,29 @@ def test_a_bad_node_is_left_out_of_the_next_job_with_its_last_reason(noted: Path
     assert header("--slurm", "nodelist=node3") == ["#SBATCH --nodes=1"]
     assert header("--slurm", "nodelist=no") == ["#SBATCH --nodes=1", "#SBATCH --exclude=node3,node5"]
     assert header("--cluster", "infiniband") == ["#SBATCH --nodes=1"]
+
+
+@pytest.mark.parametrize(
+    ("knows", "options", "left_out"),
+    [
+        ("printf 'node%s\\n' 1 2 3", (), ["node3"]),
+        ("printf 'other%s\\n' 1 2 3", (), []),
+        ("echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1", (), ["node3,node5"]),
+        ("printf 'node%s\\n' 1 2 3", ("--slurm", "clusters=other"), []),
+    ],
+    ids=["this cluster", "another cluster", "no answer", "a job for another cluster"],
+)
+def test_nodes_of_another_cluster_are_not_left_out(knows: str, options: tuple[str, ...], left_out: list[str], noted: Path, tmp_path: Path, kit) -> None:
+    """sbatch refuses a job that leaves out a node which its cluster does not have."""
+    sinfo = tmp_path / "bin/sinfo"
+    sinfo.parent.mkdir()
+    sinfo.write_text(f"#!/bin/sh\n{knows}\n")
+    sinfo.chmod(0o755)
+    (tmp_path / "train.py").touch()
+    shell = {"XDG_STATE_HOME": str(tmp_path / "state"), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    kit("render", "train.py", "--output", "run", *options, **shell)
+    lines = (tmp_path / "run/run_script.sh").read_text().splitlines()
+    assert [line.partition("=")[2] for line in lines if line.startswith("#SBATCH --exclude")] == left_out
 
 
 def test_they_are_listed_and_can_be_taken_back(noted: Path, tmp_path: Path, kit) -> None:

@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from kit import slurm
 from kit.base.formats import DAY_S
 from kit.files import notes, safe_read
 
 REMEMBERED_S = DAY_S
+PATIENCE_S = 5
 
 
 class Bad(NamedTuple):
@@ -38,6 +40,16 @@ def bad(path: str) -> list[Bad]:
         if re.fullmatch("[0-9]{1,10}", noted) and name and int(noted) + REMEMBERED_S > time.time():
             found[name] = Bad(name, why, int(noted) + REMEMBERED_S)
     return list(found.values())
+
+
+def left_out(path: str) -> tuple[Bad, ...]:
+    """Return the bad nodes that this Slurm knows.
+
+    Clusters may share the record, and sbatch refuses a job that leaves out an unknown node.
+    """
+    noted = bad(path)
+    known = slurm.node_names(PATIENCE_S) if noted else []
+    return tuple(node for node in noted if not known or node.name in known)
 
 
 def forget(path: str, name: str) -> bool:

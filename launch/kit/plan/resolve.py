@@ -90,9 +90,7 @@ def resolve(
         rank_program, why_live = snapshot.freeze(
             rank_program, job, run_dir, view, variables.keyrings, problems
         )
-    # Who names nodes wants those: Slurm refuses a job that names one and excludes it.
-    is_named = str(options.get("nodelist", Located("no", "")).value).lower() not in values.FLAGS
-    left_out = () if is_named else tuple(bad_nodes.bad(bad_nodes.file(cluster.name)))
+    left_out = _left_out(options, cluster)
     header = sbatch.header(job, cluster, layout, chosen.launcher, left_out, problems)
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
@@ -109,6 +107,18 @@ def resolve(
         header=header,
         reasons=replace(chosen.reasons, left_out=left_out, why_live=why_live),
     )
+
+
+def _left_out(options: dict[str, Located], cluster: Cluster) -> tuple[bad_nodes.Bad, ...]:
+    """Return the bad nodes that the job is to avoid.
+
+    Who names nodes wants those, and Slurm refuses a job that names one and excludes it; another
+    cluster has other nodes.
+    """
+    given = (str(options[name].value) for name in ("nodelist", "clusters") if name in options)
+    if any(value.lower() not in values.FLAGS for value in given):
+        return ()
+    return bad_nodes.left_out(bad_nodes.file(cluster.name))
 
 
 def _load_cluster(job: Job, problems: Problems) -> Cluster:

@@ -29,6 +29,7 @@ from kit.slurm.nodes import (
     default_partition,
     down_nodes,
     mpi_types,
+    node_names,
     partitions,
     reservation,
     srun_has,

@@ -19,6 +19,14 @@ def partitions(within_s: float) -> list[str]:
     return []
 
 
+def node_names(within_s: float) -> list[str]:
+    """Return the names of all nodes; none if Slurm does not answer in time."""
+    with contextlib.suppress(KitError):
+        command = ["sinfo", "--all", "--noheader", "--Node", "--format=%N"]
+        return sorted(set(client.run(command, within_s=within_s).stdout.split()))
+    return []
+
+
 def default_partition() -> str:
     for line in client.ask(["scontrol", "show", "partition", "--oneliner"]).splitlines():
         if " Default=YES" in line:
