@@ -147,7 +147,8 @@ def test_who_waits_is_told_why_once_and_that_the_job_goes_on_is_noted(allocated:
     monkeypatch.setattr(shell, "PERIOD_S", 0.02)
     folder = str(allocated.run)
     fake_slurm.job("1", folder="/elsewhere")
-    steps = [("PENDING", "Priority"), ("PENDING", "Priority"), ("PENDING", "Resources"), ("CONFIGURING", "None"), ("RUNNING", "None")]
+    steps = [("PENDING", "Priority"), ("PENDING", "Priority"), ("RESV_DEL_HOLD", "ReservationDeleted"), ("PENDING", "Resources")]
+    steps += [("CONFIGURING", "None"), ("RUNNING", "None")]
     seen = []
     original = allocated._job
 
@@ -170,6 +171,7 @@ def test_who_waits_is_told_why_once_and_that_the_job_goes_on_is_noted(allocated:
         process.wait()
     assert [line.partition(": ")[2] for line in capfd.readouterr().err.splitlines()] == [
         "job 7 waits: Priority: jobs of higher priority are before it; Ctrl-C gives up",
+        "job 7 waits: ReservationDeleted; Ctrl-C gives up",
         "job 7 waits: Resources: it is next, and waits for nodes to get free; Ctrl-C gives up",
         "job 7 waits: its nodes are being started; Ctrl-C gives up",
     ]

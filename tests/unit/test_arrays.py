@@ -120,6 +120,13 @@ def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path:
     assert history.runs()[0].ends == {"COMPLETED": "0", "FAILED": "1", "TIMEOUT": "3", "CANCELLED": "4-5"}
 
 
+def test_an_array_whose_tasks_are_all_held_says_why(tmp_path: Path, tools) -> None:
+    submitted(tmp_path, "5", "0-1")
+    tools("squeue", "\n".join(f"5_{task}|REQUEUE_HOLD|N/A|0:00|1:00||launch failed requeued held|@/train-5" for task in range(2)))
+    held = "launch failed requeued held: it could not be started, and is held: scontrol release"
+    assert [(item.state, item.detail) for item in status.query(history.runs())] == [("REQUEUE_HOLD", f"array of 2: 2 requeue_hold; {held}")]
+
+
 def test_a_task_that_left_no_log_is_looked_up_in_the_accounts(tmp_path: Path, tools) -> None:
     """One whose node did not see the run directory, minutes later, while others run."""
     submitted(tmp_path, "5", "0-2")

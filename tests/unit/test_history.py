@@ -117,6 +117,35 @@ def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools)
 LIMIT = "a limit of your account or quality of service is reached: sacctmgr show assoc user=$USER"
 
 
+HELD = "it could not be started, and is held: scontrol release"
+AGAIN = "it was requeued, and is held: scontrol release"
+TOO_LITTLE = "it asks for less than its quality of service demands: it will never start"
+
+
+@pytest.mark.parametrize(
+    ("named", "reason", "words"),
+    [
+        # As slurmctld writes the first five, and squeue shows them, from 22.05 on.
+        ("REQUEUE_HOLD", "launch failed requeued held", HELD),
+        ("REQUEUE_HOLD", "launch failure limit exceeded requeued held", HELD),
+        ("REQUEUE_HOLD", "user env retrieval failed requeued held", HELD),
+        ("REQUEUE_HOLD", "job requeued in held state", AGAIN),
+        ("SPECIAL_EXIT", "job requeued in special exit state", AGAIN),
+        ("RESV_DEL_HOLD", "ReservationDeleted", ""),
+        *(("PENDING", f"Max{limit}", LIMIT) for limit in ("GRESPerAccount", "CpuPerAccount", "JobsPerAccount", "GRESRunMinsPerUser")),
+        *(("PENDING", limit, LIMIT) for limit in ("QOSGrpGRES", "AssocMaxCpuPerNode", "AssociationJobLimit", "QOSMaxGRESPerUser")),
+        *(("PENDING", f"QOSMin{limit}", TOO_LITTLE) for limit in ("GRES", "CpuNotSatisfied")),
+        ("PENDING", "MaxMemPerLimit", ""),
+    ],
+)
+def test_a_job_that_does_not_start_says_why(named: str, reason: str, words: str, tmp_path: Path, tools) -> None:
+    tools("squeue", f"1|{named}|N/A|0:00|1:00||{reason}|@/train-1")
+    submitted(tmp_path, "1")
+    (found,) = status.query(history.runs())
+    assert (found.state, found.detail) == (named, f"{reason}: {words}" if words else reason)
+    assert found.active
+
+
 @pytest.mark.parametrize(
     ("reason", "ending"),
     [

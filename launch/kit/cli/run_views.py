@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+from kit import slurm
 from kit.base import formats
 from kit.cli import tables
 from kit.runs import array_status, events, log_files, nccl_network, run_dir
@@ -54,7 +55,8 @@ def _usage(item: Status) -> Usage:
     """Return what was noted at a run's end; of one that goes on, what Slurm says now."""
     if item.run.usage:
         return item.run.usage
-    has_nodes = item.active and item.state != "PENDING" and not (item.run.array or item.run.local)
+    waits = item.state in slurm.WAITING
+    has_nodes = item.active and not (waits or item.run.array or item.run.local)
     return Usage(item.detail if has_nodes else "", elapsed_s=item.elapsed_s)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
+from kit import slurm
 from kit.base.errors import UsageError
 from kit.base.formats import first, spans
 from kit.runs import history, job_chain, job_status, log_outcome, lookup, run_dir, usage
@@ -130,8 +131,8 @@ def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accou
         noted = history.ended(replace(noted, usage=used), state, detail)
     elif noted != run:
         history.add(noted)
-    reasons = {item.detail for item in found if item.state == "PENDING"}
-    if state == "PENDING" and len(reasons) == 1:
+    reasons = {item.detail for item in found if item.state in slurm.WAITING}
+    if state in slurm.WAITING and len(reasons) == 1:
         detail = f"{detail}; {reasons.pop()}"
     return Status(noted, state, detail, tasks=found)
 

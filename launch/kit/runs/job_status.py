@@ -58,7 +58,8 @@ def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
         newer = _newer(run, queue)
         run, job = (newer, queued(newer, queue)) if newer else (run, job)
     if job and slurm.is_active(job.state):
-        detail = reasons.explain(job.reason, job.start) if job.state == "PENDING" else job.nodes
+        waits = job.state in slurm.WAITING
+        detail = reasons.explain(job.reason, job.start) if waits else job.nodes
         times = numbers.seconds(job.elapsed), numbers.seconds(job.limit)
         return Status(run, job.state, detail, f"{job.elapsed} of {job.limit}", (), *times)
     state, why = log_outcome.read(run)

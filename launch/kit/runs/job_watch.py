@@ -88,7 +88,7 @@ class Watch:
         if state.name == self.shown:
             return
         self.shown = state.name
-        is_reason = state.name == "PENDING" and state.reason not in ("", "None")
+        is_reason = state.name in slurm.WAITING and state.reason not in ("", "None")
         reason = f" ({state.reason})" if is_reason else ""
         self.say(f"job {self.job_id} {state.name}{reason}")
 

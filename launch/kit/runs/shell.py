@@ -149,10 +149,10 @@ class Allocated(Session):
                 continue
             if not self.job_id:
                 self.note(job_id)
-            if job.state not in ("PENDING", "CONFIGURING"):
+            if job.state not in slurm.WAITING and job.state != "CONFIGURING":
                 return
             words = "its nodes are being started"
-            if job.state == "PENDING":
+            if job.state in slurm.WAITING:
                 words = reasons.explain(job.reason, job.start)
             if words != said:
                 self.say(f"job {job_id} waits: {words}; Ctrl-C gives up")

@@ -4,6 +4,7 @@ from kit.slurm.client import Unsure, ask, at, end, environment, hide, inherited,
 from kit.slurm.jobs import (
     FINAL,
     ID,
+    WAITING,
     Job,
     Queued,
     State,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-# https://slurm.schedmd.com/job_reason_codes.html
+NOT_STARTED = "it could not be started, and is held: scontrol release"
+# https://slurm.schedmd.com/job_reason_codes.html, and slurmctld's own texts, as squeue shows them.
 REASONS = {
     "Priority": "jobs of higher priority are before it",
     "Resources": "it is next, and waits for nodes to get free",
@@ -25,15 +26,21 @@ REASONS = {
     "BadConstraints": "no node has what it asks for: it will never start",
     "InvalidAccount": "its account is not valid: it will never start",
     "InvalidQOS": "its quality of service is not valid: it will never start",
-    "launch_failed_requeued_held": "it could not be started, and is held: scontrol release",
+    "launch failed requeued held": NOT_STARTED,
+    "launch failure limit exceeded requeued held": NOT_STARTED,
+    "user env retrieval failed requeued held": NOT_STARTED,
+    "job requeued in held state": "it was requeued, and is held: scontrol release",
+    "job requeued in special exit state": "it was requeued, and is held: scontrol release",
 }
-LIMITS = re.compile(r"^(Assoc|QOS|MaxCpuPerAccount)\w*(Limit|Max|Grp|PerUser|PerJob|PerAccount)")
+LIMITS = re.compile(r"^((Assoc|QOS)\w*(Limit|Max|Grp)|Max\w+Per(Account|User))")
 
 
 def explain(reason: str, start: str) -> str:
     """Return Slurm's reason for waiting in plain words, and its estimate of the start time."""
     words = REASONS.get(reason.partition(",")[0], "")
-    if LIMITS.match(reason):
+    if reason.startswith("QOSMin"):
+        words = "it asks for less than its quality of service demands: it will never start"
+    elif LIMITS.match(reason):
         problem = "a limit of your account or quality of service is reached"
         words = f"{problem}: sacctmgr show assoc user=$USER"
     text = f"{reason}: {words}" if words else reason
