@@ -403,6 +403,8 @@ def test_the_gpus_that_are_chosen_on_this_machine_are_not_chosen_for_a_job(name:
 def test_what_filters_the_users_own_questions_filters_none_of_kits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SQUEUE_PARTITION", "SCANCEL_STATE", "SACCT_FORMAT", "SINFO_PARTITION", "SLURM_JOB_ID"):
         monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/slurm.conf")
+    finders = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CONF_SERVER": "ctl", "SLURM_SACK_SOCKET": "/run/sack.socket"}
+    for name, value in finders.items():
+        monkeypatch.setenv(name, value)
     names = {name for name in client.environment() if name.startswith(("S", "SLURM"))}
-    assert "SLURM_CONF" in names and not {name for name in names if name.startswith(("SQUEUE", "SCANCEL", "SACCT", "SINFO", "SLURM_J"))}
+    assert finders.keys() <= names and not {name for name in names if name.startswith(("SQUEUE", "SCANCEL", "SACCT", "SINFO", "SLURM_J"))}

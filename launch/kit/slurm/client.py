@@ -193,7 +193,8 @@ def environment() -> dict[str, str]:
     mark of `kit run`, whose program may submit a job. Nor has it the choice of GPUs: those are of
     this machine, and Slurm sets its own choice only where it manages the GPUs.
     """
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
+    finders = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_SACK_SOCKET")  # of slurmctld
+    kept = (*finders, "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
     others = ("SLURM_", "SLURMD_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_", "KIT_LOOPBACK")
     return {
         name: value
