@@ -638,6 +638,15 @@ def test_unknown_nodes_are_a_mistake_of_the_command(kit: Callable, without_slurm
     assert (done.returncode, done.stderr) == (2, "kit: --nodelist: Slurm knows no node node7\n  fix: to see the nodes: sinfo --Node\n")
 
 
+@pytest.mark.parametrize("command", ["doctor", "init"])
+def test_of_several_clusters_one_is_to_be_named(command: str, kit: Callable, without_slurm: Path) -> None:
+    """scontrol asks one alone: "Only one cluster can be used at a time with scontrol"."""
+    slurm(without_slurm, "exit 1")
+    done = kit(command, check=False, PATH=str(without_slurm), SLURM_CLUSTERS="a,b", timeout_s=30)
+    said = "kit: SLURM_CLUSTERS names several clusters: a,b\n  fix: name the one that is meant: export SLURM_CLUSTERS=NAME\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 # ---------------------------------------------------------------- the document
 
 

@@ -1,6 +1,16 @@
 """All that calls Slurm. Text formats only: Slurm's JSON changes between versions."""
 
-from kit.slurm.client import Unsure, ask, at, end, environment, hide, inherited, user
+from kit.slurm.client import (
+    Unsure,
+    ask,
+    at,
+    check_one_cluster,
+    end,
+    environment,
+    hide,
+    inherited,
+    user,
+)
 from kit.slurm.jobs import (
     FINAL,
     ID,

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Optional
 
-from kit.base.errors import KitError
+from kit.base.errors import KitError, UsageError
 
 PATIENCE_S = 120.0  # for a command of Slurm
 
@@ -52,6 +52,14 @@ def names_clusters() -> bool:
     """Return whether clusters were chosen: squeue then names each before its jobs."""
     cluster = _cluster.get()
     return bool(os.environ.get("SLURM_CLUSTERS") if cluster is None else cluster)
+
+
+def check_one_cluster() -> None:
+    """Raise UsageError if the shell names several clusters, for scontrol asks one."""
+    named = os.environ.get("SLURM_CLUSTERS", "")
+    if named == "all" or "," in named:
+        problem = f"SLURM_CLUSTERS names several clusters: {named}"
+        raise UsageError(problem, "name the one that is meant: export SLURM_CLUSTERS=NAME")
 
 
 class Unsure(KitError):

@@ -57,6 +57,8 @@ def examine(wanted: Wanted) -> Examination:
     """Examine the login node and the compute nodes, or this machine where there is no Slurm."""
     start_s = time.monotonic()
     on_slurm = any(shutil.which(name) for name in login.COMMANDS)
+    if on_slurm:
+        slurm.check_one_cluster()
     asked, plan = _asked(wanted, on_slurm=on_slurm)
     login_node = login.examine(asked)
     if on_slurm:

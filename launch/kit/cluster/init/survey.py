@@ -96,6 +96,7 @@ def survey(
     here = probe.here(command)
     if local or not shutil.which("sbatch"):
         return Site("", here)
+    slurm.check_one_cluster()
     try:
         config = slurm.config()
         found = facts.ask()
