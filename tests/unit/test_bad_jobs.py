@@ -162,6 +162,14 @@ def test_accounts_are_free_text_where_slurm_does_not_enforce_them(slurm: Path, p
     assert submit(capsys, job(project, "slurm: {partition: cpu, account: anything}")) == (0, "")
 
 
+def test_an_account_of_another_cluster_of_the_same_slurmdbd_is_none_here(slurm: Path, project: Path, capsys) -> None:
+    (slurm / "config.txt").write_text("AccountingStorageEnforce = associations\nClusterName             = hydra\n")
+    site_slurm.stand_in(slurm, "sacctmgr", "case $* in *cluster=hydra*) echo 'ml|' ;; *) echo 'ml|'; echo 'elsewhere|' ;; esac")
+    assert submit(capsys, job(project, "slurm: {partition: cpu, account: ml}")) == (0, "")
+    code, said = submit(capsys, job(project, "slurm: {partition: cpu, account: elsewhere}"))
+    assert (code, said) == (2, "kit: job.yaml:2: you have no account 'elsewhere' here\n  fix: yours: ml\n")
+
+
 def test_options_and_the_environment_are_places_too(slurm: Path, project: Path, capsys, monkeypatch) -> None:
     name = job(project, "nodes: 2\nslurm: {partition: cpu}")
     said = submit(capsys, name, "--gpus-per-node", "6", "--slurm", "partition=gpu")[1]

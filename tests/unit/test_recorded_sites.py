@@ -27,6 +27,7 @@ SITES = Path(__file__).parent / "sites"
 STAND_IN = """\
 #!/bin/bash
 cd '{site}' || exit 1
+[[ "$*" =~ cluster=([^ ]+) ]] && of="${{BASH_REMATCH[1]}}" || of='[^|]*'
 case "${{0##*/}} $*" in
   "scontrol show config") file=config ;;
   "scontrol --all --oneliner show partition") file=partitions ;;
@@ -34,8 +35,8 @@ case "${{0##*/}} $*" in
   "scontrol show hostnames "*) echo "${{3}}" && exit ;;
   "sinfo --noheader --Node "*) file=nodes ;;
   "sinfo "*) file=kinds ;;
-  "sacctmgr "*associations*) file=associations ;;
-  "sacctmgr "*) file=user ;;
+  "sacctmgr "*associations*) sed -n "s/^${{of}}|//p" associations && exit ;;
+  "sacctmgr "*) grep "^${{of}}|" user && exit ;;
   "srun --help") file=help ;;
   "srun "*) file=node && printf '%s\\n' "$*" >>asked ;;
   "sbatch "*) cat estimate >&2 && exit ;;

@@ -110,9 +110,9 @@ def test_the_users_groups_are_known_at_a_site_that_lists_none(allowed: str, hidd
 
 def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:
     slurm_says("sacctmgr", "", code=1)
-    assert facts.accounts() is None
+    assert facts.accounts("hydra") is None
     slurm_says("sacctmgr", "ml|\nphysics|gpu\nphysics|cpu\n")
-    assert facts.accounts() == {"ml": set(), "physics": {"gpu", "cpu"}}
+    assert facts.accounts("hydra") == {"ml": set(), "physics": {"gpu", "cpu"}}
 
 
 def test_a_silent_slurm_is_an_error_of_two_lines(slurm_says) -> None:

@@ -12,15 +12,16 @@ from kit.cluster.fits import Violation
 
 def violation(account: str, partitions: list[Partition], patience_s: float) -> Optional[Violation]:
     """Return why the user may not submit with this account; None if that is not certain."""
-    mine = facts.accounts(patience_s)
+    config = facts.config(patience_s)
+    if not _is_enforced(config):
+        return None
+    mine = facts.accounts(config.get("ClusterName", ""), patience_s)
     names = [partition.name for partition in partitions]
-    if mine is not None and account not in mine and _is_enforced(patience_s):
+    if mine is not None and account not in mine:
         fix = did_you_mean(account, sorted(mine), f"yours: {', '.join(sorted(mine))}")
         return Violation("account", f"you have no account '{account}' here", fix)
     allowed = mine.get(account) if mine else None
     if not mine or not allowed or not names or allowed & set(names):
-        return None
-    if not _is_enforced(patience_s):
         return None
     only = f"your account {account} is for {', '.join(sorted(allowed))} alone"
     problem = f"{only}, and the job asks for partition {','.join(names)}"
@@ -50,7 +51,7 @@ def _suggest(mine: dict[str, set[str]], partitions: list[str]) -> str:
     return f"write `account: {suiting[0]}`{more}"
 
 
-def _is_enforced(patience_s: float) -> bool:
+def _is_enforced(config: dict[str, str]) -> bool:
     """Return True if this Slurm refuses accounts that it does not know."""
-    value = facts.setting("AccountingStorageEnforce", patience_s)
+    value = config.get("AccountingStorageEnforce", "").lower()
     return any(word in value for word in ("associations", "limits", "qos", "safe", "all"))

@@ -1,8 +1,8 @@
 """Compare a job with what its cluster has, before it is submitted.
 
 A job that could never start is an error, a wasteful one gets a warning. This takes two calls to
-Slurm at the same time, and a third one only for a job that names an account, wants MPI, or a
-runtime that is a plug-in of Slurm's.
+Slurm at the same time, and others only for a job that names an account, wants MPI, or a runtime
+that is a plug-in of Slurm's.
 Nothing is said about a fact that is not certain: sbatch decides then. `kit render` checks nothing.
 """
 

@@ -97,20 +97,25 @@ def unknown(name: str, partitions: Partitions) -> tuple[str, str]:
     return f"there is no partition '{name}' here", fix
 
 
-def accounts(within_s: float = 60) -> Optional[dict[str, set[str]]]:
+def accounts(cluster: str, within_s: float = 60) -> Optional[dict[str, set[str]]]:
     """Return this user's accounts with their partitions; None where Slurm has or tells none."""
     try:
-        return slurm.accounts(within_s) or None
+        return slurm.accounts(cluster, within_s) or None
     except KitError:
         return None
 
 
+def config(within_s: float) -> dict[str, str]:
+    """Return Slurm's configuration; nothing where it is not known."""
+    try:
+        return slurm.config(within_s)
+    except KitError:
+        return {}
+
+
 def setting(name: str, within_s: float) -> str:
     """Return a setting of Slurm's configuration in lower case; "unknown" where it is not known."""
-    try:
-        return slurm.config(within_s).get(name, "unknown").lower()
-    except KitError:
-        return "unknown"
+    return config(within_s).get(name, "unknown").lower()
 
 
 def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:

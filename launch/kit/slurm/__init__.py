@@ -37,6 +37,7 @@ from kit.slurm.nodes import (
     all_nodes,
     answers,
     config,
+    default_account,
     default_partition,
     down_nodes,
     mpi_types,

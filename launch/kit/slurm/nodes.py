@@ -103,15 +103,29 @@ def answers() -> str:
     return words or f"scontrol ping ended with {done.returncode}"
 
 
-def accounts(within_s: float = client.PATIENCE_S) -> dict[str, set[str]]:
-    """Return the partitions of each account of this user; an empty set means all partitions."""
+def accounts(cluster: str, within_s: float = client.PATIENCE_S) -> dict[str, set[str]]:
+    """Return the partitions of each account of this user; an empty set means all partitions.
+
+    One slurmdbd may have the accounts of several clusters: `cluster` is the one that is meant.
+    """
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
-    command += [f"user={client.user()}", "format=Account,Partition"]
+    command += [f"user={client.user()}", f"cluster={cluster}", "format=Account,Partition"]
     answer = client.ask(command, within_s=within_s)
     found: dict[str, set[str]] = {}
     for account, partition in re.findall(r"^([^|\n]+)\|([^|\n]*)", answer, re.MULTILINE):
         found.setdefault(account, set()).add(partition)
     return {account: set() if "" in only else only for account, only in found.items()}
+
+
+def default_account(cluster: str) -> str:
+    """Return the account of this user's jobs on a cluster that name none; "" where it has none."""
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "user", "withassoc"]
+    command += [f"name={client.user()}", f"cluster={cluster}", "format=Cluster,DefaultAccount"]
+    with contextlib.suppress(KitError):
+        for line in client.ask(command).splitlines():
+            if line.startswith(f"{cluster}|"):
+                return line.partition("|")[2]
+    return ""
 
 
 def mpi_types() -> Optional[list[str]]:

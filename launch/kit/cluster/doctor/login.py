@@ -48,7 +48,9 @@ def ask_slurm(node: Node, asked: Needs) -> bool:
     asked.config = slurm.config()
     has_accounts = "slurmdbd" in asked.config.get("AccountingStorageType", "")
     if has_accounts and "associations" in asked.config.get("AccountingStorageEnforce", ""):
-        node.said["account"] = [["" if slurm.accounts() else "sacctmgr shows no association"]]
+        cluster = asked.config.get("ClusterName", "")
+        mine = slurm.accounts(cluster)
+        node.said["account"] = [["" if mine else f"sacctmgr shows no association with {cluster}"]]
     return True
 
 

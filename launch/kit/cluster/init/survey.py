@@ -104,17 +104,18 @@ def survey(
     except KitError as error:
         fix = "is it up? scontrol ping; without it, for this machine only: kit init --local"
         raise KitError(f"Slurm does not answer: {error.problem}", fix) from None
-    accounts = facts.accounts()
+    cluster = config.get("ClusterName", "")
+    accounts = facts.accounts(cluster)
     chosen = _partition(found, accounts, partition)
     site = Site(
-        config.get("ClusterName", ""),
+        cluster,
         here,
         config,
         found,
         chosen,
         partition is not None,
         accounts,
-        _account() if accounts else "",
+        slurm.default_account(cluster) if accounts else "",
         tuple(option for option in plugins.srun_options() if option in known),
     )
     states = _states(chosen)
@@ -144,15 +145,6 @@ def _folders(project: Path) -> list[str]:
     named = [os.environ.get(name, "") for name in VARIABLES]
     paths = dict.fromkeys((str(project), *named, *LOCAL, TEMPORARY))
     return [path for path in paths if os.path.isabs(path)]
-
-
-def _account() -> str:
-    command = ["sacctmgr", "--noheader", "--parsable2", "show", "user"]
-    command += [f"name={slurm.user()}", "format=DefaultAccount"]
-    try:
-        return slurm.ask(command).strip().split("\n")[0]
-    except KitError:
-        return ""
 
 
 def _partition(
