@@ -76,6 +76,7 @@ def test_of_two_ranks_that_fail_one_after_the_other_the_first_is_blamed_and_its_
     [
         ("task 1: Killed", 137, "its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by a user or an administrator"),
         ("tasks 1-2: Killed", 137, "its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by a user or an administrator"),
+        ("task 1: Out Of Memory", 137, "memory ran out: ask for more (`slurm: {{mem: ...}}`)"),
         ("task 1: Exited with exit code 127", 127, "see whether local1 has {run}: it must be on a file system that every node sees"),
         ("task 1: Exited with exit code 3", 3, ""),
         ("task 1: Terminated", 9, ""),
@@ -96,8 +97,9 @@ def test_a_task_that_nobody_could_say_anything_of_ends_the_job_with_its_code(wor
 @pytest.mark.parametrize(
     ("killed", "blamed", "code"), [("local1", "local1: nothing there could say", 137), ("local0", "local0: rank 0 (local rank 0) exited", 7)]
 )
-def test_a_node_that_was_killed_is_blamed_before_the_ranks_of_others_that_miss_it(killed: str, blamed: str, code: int, tmp_path: Path) -> None:
-    run = job(tmp_path, f'{READY}task 0 0 || printf "srun: error: {killed}: task 0: Killed\\n" >>"${{log}}"; exit 7\n', "exit 7")
+@pytest.mark.parametrize("words", ["Killed", "Out Of Memory"])
+def test_a_node_that_was_killed_is_blamed_before_the_ranks_of_others_that_miss_it(words: str, killed: str, blamed: str, code: int, tmp_path: Path) -> None:
+    run = job(tmp_path, f'{READY}task 0 0 || printf "srun: error: {killed}: task 0: {words}\\n" >>"${{log}}"; exit 7\n', "exit 7")
     assert begin(run).wait(60) == code
     assert said(run)[0].startswith(f"kit: error: {blamed}")
 

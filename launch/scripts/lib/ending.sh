@@ -115,7 +115,7 @@ ending::explain_failure() {
     ending::show_refusals
     [[ -n "${KIT_LOOPBACK:-}" ]] || ending::heed_slurm
   fi
-  if [[ -n "${failed}" && "${words}" == Killed && $'\n'"${before}" != *$'\n'"${node} "* ]]; then
+  if [[ -n "${failed}" ]] && ending::was_killed && [[ $'\n'"${before}" != *$'\n'"${node} "* ]]; then
     ending::explain_silence # what ranks of other nodes noted is that those of this one were gone
   fi
   if ! read -r rank code at local_rank how after < <(blame::first); then
@@ -180,7 +180,7 @@ ending::name_rank() {
     left) outcome='left with code 0, while others still waited for it' ;;
     missing)
       outcome='was not where the others waited for it: it hung, or was killed with its shell'
-      if [[ "${words}" == Killed && "${node}" == "${at}" ]]; then code=137; fi
+      if ending::was_killed && [[ "${node}" == "${at}" ]]; then code=137; fi
       ;;
   esac
   event::note blamed node "${at#-}" rank "${rank}" local_rank "${local_rank#-}" code "${code}" how "${how}" problem "${who} ${outcome}"
@@ -223,6 +223,10 @@ ending::ask_srun() {
     sed -n 's/^srun: error: \([^ :]*\): tasks\{0,1\} [^:]*: \(.*\)/\1:\2/p' | head -n 1) || true
 }
 
+# ending::was_killed - whether srun says that the first process of a task was killed. It is, too, when memory runs out at a site whose
+# TaskPluginParam is OOMKillStep: then the kernel kills all processes of the step there at once.
+ending::was_killed() { [[ "${words}" == @(Killed|'Out Of Memory') ]]; }
+
 # ending::explain_silence - nobody on the caller's `node` could say why: its first process was killed, or did not even start.
 # Ends with its code.
 ending::explain_silence() {
@@ -236,6 +240,7 @@ ending::explain_silence() {
     problem="nothing there could say why its part of the job ended (srun: ${words}${KIT_IMAGE:+; image ${KIT_IMAGE}})"
     [[ ! -f "${KIT_LOG_DIR}/.first-task" ]] || problem="${problem/srun: /}" # of which the user of \`kit run\` knows nothing
     [[ "${words}" != Killed ]] || code=137 cause=node-task-killed fix="its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by a user or an administrator"
+    [[ "${words}" != 'Out Of Memory' ]] || code=137 cause=host-out-of-memory fix="memory ran out: ask for more (\`slurm: {mem: ...}\`)"
     [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
     ((code != 126 && code != 127)) || cause=run-directory-missing-on-a-node fix="see whether ${node} has ${KIT_RUN_DIR}: it must be on a file system that every node sees"
   fi
