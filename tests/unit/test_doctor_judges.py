@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kit.base.errors import KitError
 from kit.cli import examination
-from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_checks, rounds
+from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_checks, node_choice, rounds
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
 from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.cluster.doctor.rounds import Examination, Wanted
@@ -542,7 +542,7 @@ def test_the_nodes_that_are_asked_and_whether_srun_is_told_the_constraint(
 ) -> None:
     monkeypatch.setenv("PATH", str(mixed))
     needs = Needs(slurm=places)
-    assert rounds._choose(wanted, Inquiry(needs, [])).keys() == asked
+    assert node_choice.choose(Inquiry(needs, []), wanted.nodelist, wanted.nodes).keys() == asked
     assert ("constraint" in needs.slurm) == is_told
 
 
@@ -563,7 +563,7 @@ def test_nodes_that_the_job_does_not_get_are_not_asked(options: str, asked: set[
     (tmp_path / f"{of}.yaml").write_text(f"{command}slurm: {{{options}}}\n")
     wanted = Wanted("job.yaml") if of == "job" else Wanted(options={"cluster": "./site.yaml"})
     needs, _ = rounds._asked(wanted, on_slurm=True)
-    assert rounds._choose(wanted, Inquiry(needs, [])).keys() == asked
+    assert node_choice.choose(Inquiry(needs, []), wanted.nodelist, wanted.nodes).keys() == asked
     assert not {"exclude", "nodelist"} & needs.slurm.keys()  # srun is told the nodes' names
 
 
@@ -584,7 +584,7 @@ def test_a_job_of_more_nodes_than_its_list_may_have_others_too(nodes: str, asked
     elastic = "elastic: true\nmax_restarts: 1\n" if "-" in nodes else ""
     (tmp_path / "job.yaml").write_text(f"command: sort\nruntime: none\nnodes: {nodes}\n{elastic}slurm: {{nodelist: node2}}\n")
     needs, _ = rounds._asked(Wanted("job.yaml"), on_slurm=True)
-    assert rounds._choose(Wanted("job.yaml"), Inquiry(needs, [])).keys() == asked
+    assert node_choice.choose(Inquiry(needs, []), None, None).keys() == asked
 
 
 @pytest.mark.parametrize(
@@ -603,7 +603,7 @@ def test_a_job_of_more_nodes_than_its_list_may_have_others_too(nodes: str, asked
     ],
 )
 def test_a_constraint_chooses_nodes_as_slurm_does(constraint: str, features: str, suits: bool) -> None:
-    assert rounds._may_get(features.split(","), constraint) == suits
+    assert node_choice._may_get(features.split(","), constraint) == suits
 
 
 @pytest.mark.parametrize("lines", ["setup: module load tool", "host_setup: module load tool"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ from typing import Optional
 from kit import slurm
 from kit.base.errors import KitError, Problems, UsageError
 from kit.cluster import shapes
-from kit.cluster.doctor import ask, checks, local_checks, login
+from kit.cluster.doctor import ask, checks, local_checks, login, node_choice
 from kit.cluster.doctor.facts import Inquiry, Needs, Node
-from kit.cluster.doctor.node_checks import CHECKS, is_unwell
+from kit.cluster.doctor.node_checks import CHECKS
 from kit.config import job_file, paths, profiles
 from kit.config.yaml_source import Located
 from kit.plan import program, resolve, runtimes, this_machine
@@ -26,8 +25,6 @@ from kit.slurm import hostlist
 
 # The options that decide where a job runs, and which limits of this machine it has there.
 PLACES = "partition account qos reservation constraint clusters wckey propagate".split()
-# A constraint that is more than a list of features joined with & or with |: [rack1|rack2], a&b|c.
-_NOT_OF_ONE_NODE = re.compile(r"[][()*]|&.*\||\|.*&")
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,7 @@ def _slurm(
     if shutil.which("sbatch"):
         _would_start(plan, asked, login_node)
     try:
-        addresses = _choose(wanted, cluster)
+        addresses = node_choice.choose(cluster, wanted.nodelist, wanted.nodes)
         if not addresses:
             problem = "no node is free to be asked"
             fix = "to see their states: sinfo; for others: kit doctor --partition NAME"
@@ -206,95 +203,3 @@ def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
             slurm.estimate(shapes.script({"nodes": "1", "time": "1", **asked.slurm}))
     except KitError as error:
         login_node.said["options"] = [[error.problem]]
-
-
-def _choose(wanted: Wanted, cluster: Inquiry) -> dict[str, str]:
-    """Put the nodes into `cluster`, and return {name: address} of those to ask."""
-    places, known = cluster.asked.slurm, slurm.all_nodes()
-    constraint, names = places.get("constraint", ""), places.get("reservation")
-    reservation = slurm.reservation(names) if names else slurm.Reservation("", [], "")
-    if wanted.nodelist:
-        cluster.asked.named = True
-        known = _named(wanted.nodelist, known)
-    else:
-        if names:  # one job in several reservations would have nodes of one alone
-            places["reservation"] = reservation.name
-        known = [
-            node
-            for node in _that_it_may_get(cluster.asked, reservation, known)
-            if _may_get(node.features, constraint)
-        ]
-    cluster.nodes = [
-        Node(
-            node.name,
-            state=node.state,
-            reason=node.reason,
-            gpus=node.gpus,
-            asked=_is_free(node.state, is_reserved=node.name in reservation.nodes),
-        )
-        for node in known
-    ]
-    if wanted.nodes:
-        free = [node for node in cluster.nodes if node.asked]
-        # Idle ones first: on the others the job may have to wait.
-        free.sort(key=lambda node: not node.state.startswith("IDLE"))
-        for node in free[wanted.nodes :]:
-            node.asked = False
-        cluster.nodes = [node for node in cluster.nodes if node.asked or is_unwell(node.state)]
-    asked = {node.name for node in cluster.nodes if node.asked}
-    chosen = [node for node in known if node.name in asked]
-    if _NOT_OF_ONE_NODE.search(constraint) or not all(
-        _may_get(node.features, constraint) for node in chosen
-    ):
-        del places["constraint"]  # else Slurm might refuse the nodes, which are named
-    return {node.name: node.address for node in chosen}
-
-
-def _that_it_may_get(
-    asked: Needs, reservation: slurm.Reservation, known: list[slurm.NodeFacts]
-) -> list[slurm.NodeFacts]:
-    """Return the nodes that a job may get by its partition, reservation, nodelist and exclude."""
-    partition = asked.slurm.get("partition") or reservation.partition or slurm.default_partition()
-    own, not_own = {*hostlist.expand(asked.nodelist)}, {*hostlist.expand(asked.exclude)}
-    if not own <= {node.name for node in known}:
-        own = set()  # Slurm reads the list from a file
-    return [
-        node
-        for node in known
-        if (not partition or set(node.partitions) & set(partition.split(",")))
-        and (not reservation.nodes or node.name in reservation.nodes)
-        and (not own or node.name in own)
-        and node.name not in not_own
-    ]
-
-
-def _named(nodelist: str, known: list[slurm.NodeFacts]) -> list[slurm.NodeFacts]:
-    """Return the nodes of a list. Raise UsageError if Slurm does not know one."""
-    names = hostlist.expand(nodelist) or [nodelist]
-    if unknown := [name for name in names if name not in {node.name for node in known}]:
-        raise UsageError(
-            f"Slurm knows no node {hostlist.fold(unknown)}",
-            "to see the nodes: sinfo --Node",
-            where="--nodelist",
-        )
-    return [node for node in known if node.name in names]
-
-
-def _may_get(features: list[str], constraint: str) -> bool:
-    """Return True if a node with these features may be one of a job's with this constraint."""
-    if "*" in constraint:  # [a100*2&h100*4]: each feature is asked of some nodes only
-        return True
-    wanted = set(re.split(r"[][()&|,]", constraint)) - {""}
-    return bool(wanted & {*features}) if "|" in constraint else wanted <= {*features}
-
-
-def _is_free(state: str, *, is_reserved: bool) -> bool:
-    """Return True if a small job may start on a node of this state now.
-
-    `is_reserved` says that the node is of the reservation that the job names.
-    """
-    base, *flags = state.rstrip("*~#!%$@^-").split("+")
-    busy = {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP"}
-    if not is_reserved:
-        busy |= {"MAINTENANCE", "RESERVED"}
-    return base in ("IDLE", "MIXED") and not is_unwell(state) and not busy & {*flags}
