@@ -436,11 +436,14 @@ def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_he
         return "node2\t2097152\t9\t/local/a b\nnode1\t5\t8\t/local/c\n"
 
     monkeypatch.setattr(image_gc.slurm, "on_nodes", on_nodes)
+    for name, value in {"SBATCH_ACCOUNT": "proj", "SBATCH_PARTITION": "not the profile's"}.items():
+        monkeypatch.setenv(name, value)
+    options = {"partition": "mine", "account": "proj"}
     image_commands.collect(tmp_path / "images", "node[1-2]", str(tmp_path / "site.yaml"), 7, yes=True)
     scratch = f"{tmp_path}/scratch"
     assert calls == [
-        ("node[1-2]", ["list", "7", scratch], {"partition": "mine"}),
-        ("node[1-2]", ["remove", "7", scratch, "node2:/local/a b", "node1:/local/c"], {"partition": "mine"}),
+        ("node[1-2]", ["list", "7", scratch], options),
+        ("node[1-2]", ["remove", "7", scratch, "node2:/local/a b", "node1:/local/c"], options),
     ]
     assert capfd.readouterr().out == ("  node1      5 KiB    8 days  /local/c\n  node2    2.0 GiB    9 days  /local/a b\nkit: 2 unused, 2.0 GiB\nkit: done\n")
     assert (tmp_path / "images/mine-0123456789abcdef.sqsh").exists()

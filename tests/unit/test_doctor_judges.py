@@ -567,6 +567,18 @@ def test_nodes_that_the_job_does_not_get_are_not_asked(options: str, asked: set[
     assert not {"exclude", "nodelist"} & needs.slurm.keys()  # srun is told the nodes' names
 
 
+@pytest.mark.parametrize("of", ["job", "site"])
+def test_the_nodes_are_asked_by_the_account_and_the_partition_that_the_shell_names_for_jobs(of: str, tmp_path: Path, monkeypatch) -> None:
+    """srun does not know the variables of sbatch."""
+    for name, value in {"ACCOUNT": "proj", "PARTITION": "gpu", "RESERVATION": "course", "QOS": "not the job's"}.items():
+        monkeypatch.setenv(f"SBATCH_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    command = "command: sort\nlauncher: srun\nruntime: none\n" if of == "job" else ""
+    (tmp_path / f"{of}.yaml").write_text(f"{command}slurm: {{qos: long}}\n")
+    needs, _ = rounds._asked(Wanted("job.yaml") if of == "job" else Wanted(options={"cluster": "./site.yaml"}), on_slurm=True)
+    assert needs.slurm == {"partition": "gpu", "account": "proj", "qos": "long", "reservation": "course"}
+
+
 @pytest.mark.parametrize(("python", "needed"), [("python -W ignore", "torch"), (".venv/bin/python", "")])
 def test_the_nodes_own_python_alone_is_asked_for_a_package(python: str, needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

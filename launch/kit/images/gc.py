@@ -20,6 +20,7 @@ from kit.images import inventory
 from kit.images.inventory import ImageFile
 from kit.registry import layer_cache
 from kit.registry.layer_cache import CachedLayer
+from kit.slurm import sbatch_variables
 
 # For a job on nodes: its limit of ten minutes, and Slurm's time to start and to end it.
 PATIENCE_S = 720.0
@@ -75,7 +76,11 @@ def find(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) 
     site = profiles.load_valid(cluster)
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
     names = ("partition", "account", "qos", "reservation")
-    options = {name: str(item.value) for name, item in site.slurm.items() if name in names}
+    of_site = {name: str(item.value) for name, item in site.slurm.items()}
+    of_jobs = sbatch_variables.complete(
+        of_site
+    )  # as sbatch has them: srun has variables of its own
+    options = {name: text for name in names if (text := of_jobs.get(name))}
     scope = Scope(folder, nodes, days, scratch, options)
     lines = [line.split("\t", 3) for line in _run(scope, "list").splitlines()]
     containers = [Leftover(node, int(size), int(idle), path) for node, size, idle, path in lines]

@@ -27,10 +27,10 @@ _NAMES = {
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 # Of each of these a job has one: sbatch drops the variables of the others, too.
 ALTERNATIVES = (MEMORY, ("cpus-per-task", "cpus-per-gpu"), ("requeue", "no-requeue"))
-# The options whose variables kit reads to judge a job as sbatch does.
+# The options whose variables kit reads, to judge a job as sbatch does, and to ask the job's nodes.
 _JUDGED = (
     "partition account time constraint gres gpus gpus-per-node mem mem-per-cpu mem-per-gpu qos"
-    " clusters"
+    " clusters reservation wckey"
 ).split()
 
 

@@ -21,7 +21,7 @@ from kit.config.yaml_source import Located
 from kit.plan import program, resolve, runtimes, this_machine
 from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
-from kit.slurm import hostlist
+from kit.slurm import hostlist, sbatch_variables
 
 # The options that decide where a job runs, and which limits of this machine it has there.
 PLACES = "partition account qos reservation constraint clusters wckey propagate".split()
@@ -90,7 +90,7 @@ def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Needs, Optional[Plan]]:
     options = {**site.slurm, **places}
     asked = Needs(runtime=runtime, scratch=site.scratch, folder=os.getcwd())
     texts = {name: str(item.value) for name, item in options.items()}
-    asked.slurm = {name: text for name, text in texts.items() if name in PLACES}
+    asked.slurm = _places(texts)
     asked.nodelist, asked.exclude = _whole_list(texts), texts.get("exclude", "")
     asked.interfaces = site.env.get("NCCL_SOCKET_IFNAME", "")
     return asked, None
@@ -119,7 +119,7 @@ def _of_plan(plan: Plan) -> Needs:
         interfaces=env.get("NCCL_SOCKET_IFNAME", ""),
         uses_tcp=env.get("NCCL_NET", "").lower() == "socket" or env.get("NCCL_IB_DISABLE") == "1",
         job=layout.name,
-        slurm={name: header[name] for name in PLACES if name in header},
+        slurm=_places(dict(plan.header)),
         nodelist=_whole_list(header),
         exclude=header.get("exclude", ""),
         program=_program(plan),
@@ -128,6 +128,15 @@ def _of_plan(plan: Plan) -> Needs:
         path=env.get("PATH", ""),
         is_set_up=_is_set_up(plan, env.get("PATH", "")),
     )
+
+
+def _places(options: Mapping[str, Optional[str]]) -> dict[str, str]:
+    """Return the options that decide where a job runs, also those that only the environment names.
+
+    srun has variables of its own, by which sbatch does not go.
+    """
+    complete = sbatch_variables.complete(options)
+    return {name: complete[name] or "" for name in PLACES if name in complete}
 
 
 def _whole_list(options: Mapping[str, str]) -> str:
