@@ -547,6 +547,27 @@ def test_the_nodes_that_are_asked_and_whether_srun_is_told_the_constraint(
 
 
 @pytest.mark.parametrize(
+    ("limits", "wanted", "asked", "beyond"),
+    [
+        ("cpu MaxNodes=1", Wanted(), {"node2"}, 1),  # the idle one
+        ("cpu MaxNodes=2", Wanted(), {"node1", "node2"}, 0),
+        ("cpu MaxNodes=UNLIMITED", Wanted(), {"node1", "node2"}, 0),
+        ("other MaxNodes=1", Wanted(), {"node1", "node2"}, 0),
+        ("cpu MaxNodes=1", Wanted(nodes=2), {"node1", "node2"}, 0),  # Slurm says why not
+    ],
+)
+def test_no_more_nodes_are_asked_than_the_partition_gives_one_job(
+    limits: str, wanted: Wanted, asked: set[str], beyond: int, mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(mixed))
+    told = (mixed / "scontrol").read_text()
+    (mixed / "scontrol").write_text(told.replace("PartitionName=cpu Default=YES", f"PartitionName={limits}\nPartitionName=cpu Default=YES"))
+    inquiry = Inquiry(Needs(slurm={"partition": "cpu"}), [])
+    assert (node_choice.choose(inquiry, wanted.nodelist, wanted.nodes).keys(), inquiry.beyond) == (asked, beyond)
+    assert {node.name for node in inquiry.nodes} == ({"node2"} if beyond else {"node1", "node2", "node3", "node4"} if not wanted.nodes else asked)
+
+
+@pytest.mark.parametrize(
     ("options", "asked"),
     [
         ("exclude: node1", {"node2"}),

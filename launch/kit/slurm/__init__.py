@@ -40,6 +40,7 @@ from kit.slurm.nodes import (
     default_account,
     default_partition,
     down_nodes,
+    most_nodes,
     mpi_types,
     node_names,
     partitions,

@@ -34,6 +34,15 @@ def default_partition() -> str:
     return ""
 
 
+def most_nodes(partitions: str) -> Optional[int]:
+    """Return how many nodes a job may have in each of these partitions; None without a limit."""
+    answer = client.ask(["scontrol", "show", "partition", "--oneliner"])
+    limits = dict(re.findall(r"^PartitionName=(\S+) .*?\bMaxNodes=(\d+)", answer, re.MULTILINE))
+    return min(
+        (int(limits[name]) for name in partitions.split(",") if name in limits), default=None
+    )
+
+
 class NodeFacts(NamedTuple):
     name: str
     address: str  # NodeAddr: a name or an address

@@ -177,7 +177,7 @@ def _explain(talk: Talk) -> None:
         raise KitError(
             (errors or lines)[0].strip(),
             "check the partition and account: kit doctor --partition NAME, "
-            "or the cluster's profile; sinfo",
+            "or the cluster's profile; sinfo; or ask fewer nodes: --nodes 8",
         )
 
 

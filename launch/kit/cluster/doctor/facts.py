@@ -77,6 +77,7 @@ class Inquiry:
 
     asked: Needs
     nodes: list[Node]
+    beyond: int = 0  # free nodes that are not asked, since one job may not have so many
 
     @property
     def answered(self) -> list[Node]:

@@ -18,20 +18,24 @@ _NOT_OF_ONE_NODE = re.compile(r"[][()*]|&.*\||\|.*&")
 def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> dict[str, str]:
     """Put the nodes into `cluster`, and return {name: address} of those to ask.
 
-    These are the free ones of a list, or those that the job may get; at most `most` of them.
+    These are the free ones of a list, or those that the job may get; at most `most` of them, or as
+    many as the partition gives one job.
     """
     places, known = cluster.asked.slurm, slurm.all_nodes()
     constraint, names = places.get("constraint", ""), places.get("reservation")
     reservation = slurm.reservation(names) if names else slurm.Reservation("", [], "")
+    limit: Optional[int] = None
     if nodelist:
         cluster.asked.named = True
         known = _named(nodelist, known)
     else:
         if names:  # one job in several reservations would have nodes of one alone
             places["reservation"] = reservation.name
+        partition = places.get("partition") or reservation.partition or slurm.default_partition()
+        limit = slurm.most_nodes(partition)
         known = [
             node
-            for node in _that_it_may_get(cluster.asked, reservation, known)
+            for node in _that_it_may_get(cluster.asked, partition, reservation, known)
             if _may_get(node.features, constraint)
         ]
     cluster.nodes = [
@@ -44,8 +48,10 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
         )
         for node in known
     ]
+    free = [node for node in cluster.nodes if node.asked]
+    if limit and not most and len(free) > limit:
+        cluster.beyond, most = len(free) - limit, limit
     if most:
-        free = [node for node in cluster.nodes if node.asked]
         # Idle ones first: on the others the job may have to wait.
         free.sort(key=lambda node: not node.state.startswith("IDLE"))
         for node in free[most:]:
@@ -61,10 +67,9 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
 
 
 def _that_it_may_get(
-    asked: Needs, reservation: slurm.Reservation, known: list[slurm.NodeFacts]
+    asked: Needs, partition: str, reservation: slurm.Reservation, known: list[slurm.NodeFacts]
 ) -> list[slurm.NodeFacts]:
     """Return the nodes that a job may get by its partition, reservation, nodelist and exclude."""
-    partition = asked.slurm.get("partition") or reservation.partition or slurm.default_partition()
     own, not_own = {*hostlist.expand(asked.nodelist)}, {*hostlist.expand(asked.exclude)}
     if not own <= {node.name for node in known}:
         own = set()  # Slurm reads the list from a file

@@ -192,7 +192,8 @@ def _slurm(
             login_node.said["asking"] = [[problem, fix]]
             return cluster, problem
         ask.ask(cluster, addresses, wanted.wait_s)
-        return cluster, f"{len(cluster.answered)} of {len(addresses)} nodes answered"
+        beyond = f"; {cluster.beyond} more are free, and not for one job" if cluster.beyond else ""
+        return cluster, f"{len(cluster.answered)} of {len(addresses)} nodes answered{beyond}"
     except UsageError:
         raise
     except KitError as error:
