@@ -24,6 +24,10 @@ CLOCK_S = 5
 CONNECT_S = 20
 
 
+class Refused(KitError):
+    """srun has ended without a word about a node."""
+
+
 @dataclass
 class Talk:
     """The exchange with the process that runs probe.sh on the nodes."""
@@ -164,7 +168,7 @@ def _still_waiting(talk: Talk, wait_s: float) -> KitError:
 
 
 def _explain(talk: Talk) -> None:
-    """Set why nodes did not answer, by what srun wrote. Raise KitError where none did."""
+    """Set why nodes did not answer, by what srun wrote. Raise Refused where it tells of none."""
     words = talk.errors.decode("utf-8", "replace")
     for node in talk.nodes.values():
         if not node.answered:
@@ -174,7 +178,7 @@ def _explain(talk: Talk) -> None:
     if not talk.ready() and not any(_words_about(name, words) for name in talk.nodes):
         lines = words.splitlines() or [f"srun ended with {talk.process.returncode}"]
         errors = [line for line in lines if "error" in line.lower()]
-        raise KitError(
+        raise Refused(
             (errors or lines)[0].strip(),
             "check the partition and account: kit doctor --partition NAME, "
             "or the cluster's profile; sinfo; or ask fewer nodes: --nodes 8",
@@ -201,7 +205,13 @@ def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
         file = {"folder": asked.folder, "mark": mark, "text": text} if mark else {}
         while nodes:
             command = asked.command(file, *(f"{name}:{addresses[name]}" for name in nodes))
-            all_at_once(command, nodes, asked.slurm, wait_s)
+            try:
+                all_at_once(command, nodes, asked.slurm, wait_s)
+            except Refused:
+                if not all(node.gpus for node in nodes.values()):
+                    raise
+                # Some sites take no job without GPUs where there are some.
+                all_at_once(command, nodes, {"gres": "gpu:1", **asked.slurm}, wait_s)
             unheard = silent(nodes)
             if not unheard or len(unheard) == len(nodes):
                 break

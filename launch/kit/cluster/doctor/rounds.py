@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Optional
@@ -210,6 +211,17 @@ def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
         if plan:
             submit.estimate(plan)
         else:
-            slurm.estimate(shapes.script({"nodes": "1", "time": "1", **asked.slurm}))
+            _estimate({"nodes": "1", "time": "1", **asked.slurm})
     except KitError as error:
         login_node.said["options"] = [[error.problem]]
+
+
+def _estimate(options: dict[str, Optional[str]]) -> None:
+    """Raise KitError if Slurm refuses a small job, also with a GPU, which some sites want."""
+    try:
+        slurm.estimate(shapes.script(options))
+    except KitError:
+        with suppress(KitError):
+            slurm.estimate(shapes.script({**options, "gres": "gpu:1"}))
+            return
+        raise
