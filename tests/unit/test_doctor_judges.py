@@ -159,6 +159,22 @@ def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change
 
 
 @pytest.mark.parametrize(
+    ("config", "folder", "is_told"),
+    [
+        ({"JobContainerType": "job_container/tmpfs"}, "/tmp/kit-1000/enroot/data", True),
+        ({"NamespaceType": "namespace/linux"}, "/tmp/kit-1000/enroot/data", True),  # 25.11 and later
+        ({"JobContainerType": "job_container/tmpfs"}, "/local/kit-1000/enroot/data", False),
+        ({"JobContainerType": "(null)"}, "/tmp/kit-1000/enroot/data", False),
+        ({}, "/tmp/kit-1000/enroot/data", False),
+    ],
+)
+def test_that_each_job_has_a_tmp_of_its_own_is_told(config: dict[str, str], folder: str, is_told: bool) -> None:
+    asked = Needs(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, config=config)
+    result = judged(cluster(3, asked, node2=f"containers\t{folder}\t/tmp\tyes\txfs\t90000\t1000000\t2000000\t7\t1\tenroot"))
+    assert found(result) == ([("node2", "disk", NOTE)] if is_told else [])
+
+
+@pytest.mark.parametrize(
     ("kind", "asked", "evidence"),
     [
         ("ib", {}, ["libibverbs.so.1"]),

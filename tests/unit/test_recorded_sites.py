@@ -197,6 +197,31 @@ def test_a_cluster_of_any_name_has_a_profile_that_jobs_can_name(cluster: str, na
     assert its.plan_of(tmp_path / "project/job.yaml").profile.cluster == name
 
 
+@pytest.mark.parametrize(
+    ("has_disk", "lines"),
+    [
+        (True, ["# found: /local of c01 is xfs; each job has a /tmp of its own, in which no other finds what it unpacks", "scratch: /local"]),
+        (
+            False,
+            [
+                "# guessed: each job has a /tmp of its own, in which no other finds what it unpacks - change it if a node has another folder on its own disk",
+                "# scratch: /local",
+            ],
+        ),
+    ],
+)
+def test_a_tmp_that_each_job_has_for_itself_is_no_place_for_containers(has_disk: bool, lines: list[str], slurm, init, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    change(site, "config", "ClusterName", "JobContainerType        = job_container/tmpfs\nClusterName")
+    change(site, "node", "/tmp\tyes\ttmpfs\t93750", "/tmp\tyes\txfs\t781250")
+    if not has_disk:
+        change(site, "node", "/local\tyes\txfs", "/local\tyes\tlustre")
+    init(site)
+    written = (tmp_path / "config/kit/clusters/hydra.yaml").read_text().splitlines()
+    at = next(number for number, line in enumerate(written) if line.endswith("scratch: /local"))
+    assert written[at - 1 : at + 1] == lines
+
+
 AZURE = "c01\tchassis\t7783-7084-3265-9085-8269-3286-77\n"
 GOOGLE = "c01\tchassis\tGoogle\n"  # a tag of another cloud
 IMEX = "c01\tdevices\t/dev/nvidia-caps-imex-channels\n"

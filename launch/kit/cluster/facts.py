@@ -113,6 +113,12 @@ def config(within_s: float) -> dict[str, str]:
         return {}
 
 
+def has_private_tmp(config: dict[str, str]) -> bool:
+    """Return True if each job has a /tmp of its own, by what Slurm says of its configuration."""
+    kinds = (config.get(name, "") for name in ("JobContainerType", "NamespaceType"))
+    return any(kind.rpartition("/")[2] in ("tmpfs", "linux") for kind in kinds)
+
+
 def setting(name: str, within_s: float) -> str:
     """Return a setting of Slurm's configuration in lower case; "unknown" where it is not known."""
     return config(within_s).get(name, "unknown").lower()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
 from kit.cluster.doctor.facts import Inquiry, Needs, Node
+from kit.cluster.facts import has_private_tmp
 from kit.cluster.probe import IN_MEMORY, SHARED
 from kit.config import plugins
 
@@ -127,6 +128,8 @@ def disk(node: Node, cluster: Inquiry) -> Iterator[Found]:
         yield Found("remote" if cluster.fact("own-disk") == "yes" else "shared", kind, fields)
     elif kind in IN_MEMORY:
         yield Found("memory", kind, fields)
+    elif folder.split("/")[1:2] == ["tmp"] and has_private_tmp(cluster.asked.config):
+        yield Found("private", folder, {**fields, "folder": "/tmp"})  # noqa: S108
 
 
 @check("containers", matters=lambda cluster: cluster.unpacks)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import KitError
-from kit.cluster.facts import Partition
+from kit.cluster.facts import Partition, has_private_tmp
 from kit.cluster.init.decision import Decision
 from kit.cluster.init.survey import LOCAL, TEMPORARY, Site, account_for, folders_of, usable_of
 from kit.cluster.probe import NOT_BETWEEN_NODES, Machine
@@ -105,15 +105,21 @@ def scratch(site: Site) -> Decision:
     seen = {path: folders[path] for path in LOCAL if path in folders}
     room = {path: disk.free_mib for path, disk in seen.items() if disk.is_a_disk and disk.writable}
     usual = folders.get(TEMPORARY)
-    usual_room = usual.free_mib if usual and usual.is_a_disk else 0
+    is_private = has_private_tmp(site.config)
+    usual_room = usual.free_mib if usual and usual.is_a_disk and not is_private else 0
     words = f"{machine.name} has no {TEMPORARY}"
     if usual:
         words = f"{TEMPORARY} of {machine.name} is {usual.type}"
+    if is_private:
+        words = f"each job has a {TEMPORARY} of its own, in which no other finds what it unpacks"
     best = max(room, key=lambda path: room[path], default="")
     if best and room[best] > 1.5 * usual_room:
         disk = f"{best} of {machine.name} is {seen[best].type}"
-        return Decision(best, f"{disk}, with more room than {TEMPORARY}; {words}")
+        room_there = "" if is_private else f", with more room than {TEMPORARY}"
+        return Decision(best, f"{disk}{room_there}; {words}")
     change = "a node has a disk of its own: in memory, containers take RAM"
+    if is_private:
+        change = "a node has another folder on its own disk"
     return Decision("", words, "" if usual_room else change)
 
 
