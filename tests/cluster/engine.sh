@@ -18,9 +18,13 @@ engine::answers() {
   command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1
 }
 
-# What tests call on this machine, beside the engine.
-engine::tools() {
-  type -P mksquashfs tar2sqfs rsync ssh bwrap zsh fish mpirun >/dev/null && engine::has_sshd
+# Prints which tools are missing that tests call on this machine, beside the engine.
+engine::missing_tools() {
+  local tool
+  for tool in mksquashfs tar2sqfs rsync ssh bwrap zsh fish mpirun busybox; do
+    type -P "${tool}" >/dev/null || printf '%s ' "${tool}"
+  done
+  engine::has_sshd || printf 'sshd '
 }
 
 # It is not on every user's PATH.
@@ -39,9 +43,11 @@ engine::deny_sshd() {
 }
 
 engine::install() {
-  local -a packages=(docker.io iptables debootstrap podman squashfs-tools squashfs-tools-ng docker-registry rsync openssh-client
-    bubblewrap zsh fish openmpi-bin)
-  local log new_sshd=''
+  local -a packages=(debootstrap podman squashfs-tools squashfs-tools-ng docker-registry rsync openssh-client
+    bubblewrap zsh fish openmpi-bin busybox)
+  local log new_sshd='' has_engine=''
+  # Debian's engine would take the place of Docker's own.
+  if engine::answers || command -v dockerd >/dev/null; then has_engine=yes; else packages+=(docker.io iptables); fi
   if ! engine::has_sshd; then
     new_sshd=yes packages+=(openssh-server)
     engine::deny_sshd
@@ -50,7 +56,7 @@ engine::install() {
   say "installing ${packages[*]}"
   apt-get update >"${log}" 2>&1 || die "apt-get update failed" "read ${log}"
   # Since trixie the client is a package of its own.
-  if apt-cache show docker-cli >/dev/null 2>&1; then
+  if [[ -z "${has_engine}" ]] && apt-cache show docker-cli >/dev/null 2>&1; then
     packages+=(docker-cli)
   fi
   DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}" \
@@ -104,7 +110,14 @@ engine::start() {
 }
 
 engine::main() {
-  if engine::answers && { engine::tools || [[ "${1:-}" == --check ]]; }; then
+  local missing
+  missing="$(engine::missing_tools)"
+  if engine::answers; then
+    [[ -n "${missing}" && "${1:-}" != --check ]] || return 0
+    if [[ "$(id -u)" != 0 ]] || ! command -v apt-get >/dev/null; then
+      die "tests need what is not installed here: ${missing% }" "install it, or run ${here}/engine.sh as root on Debian or Ubuntu" "${no_engine}"
+    fi
+    engine::install
     return
   fi
   if [[ "${1:-}" == --check ]]; then
@@ -118,7 +131,7 @@ engine::main() {
     die "no Docker Engine answers, and user $(id -un) may not start one" \
       "run ${here}/engine.sh as root, or join the group docker" "${no_engine}"
   fi
-  if ! command -v dockerd >/dev/null || ! engine::tools; then
+  if [[ -n "${missing}" ]] || ! command -v dockerd >/dev/null; then
     command -v apt-get >/dev/null || die "no Docker Engine here, and no apt-get to install one" \
       "install Docker Engine 20.10 or later" "${no_engine}"
     engine::install
