@@ -52,6 +52,14 @@ def stub(folder: Path, name: str, body: str) -> None:
     (folder / name).chmod(0o755)
 
 
+def busybox(folder: Path) -> Path:
+    """Makes a folder with all tools that a small image has, such as Alpine's: those of the real busybox, and bash."""
+    folder.mkdir()
+    subprocess.run(["busybox", "--install", "-s", str(folder)], check=True)  # tests/cluster/engine.sh installs it
+    (folder / "bash").symlink_to("/bin/bash")
+    return folder
+
+
 def processes(tag: str) -> list[int]:
     """Those that inherited the tag. A process that has ended, but was not waited for, has no environment any more."""
     found = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit.diagnose.timeline import moments
-from running import environment, stub
+from running import SCRIPTS, bash, busybox, environment, stub
 
 import event_lines
 
@@ -81,6 +81,12 @@ def test_the_late_ones_among_many_are_named(run: Path) -> None:
     assert done.returncode == 1
     named = " ".join(f"node{number:02}00" for number in range(10))
     assert f"kit: error: node0000: not ready after 2 s: {named} and {NODES // 100 - 10} more\n  fix: " in done.stderr
+
+
+def test_nodes_are_named_in_their_order_with_the_tools_of_busybox(tmp_path: Path) -> None:
+    script = f'source "{SCRIPTS}/lib/messages.sh"; printf "node%d\\n" {{12..1}} | kit::first_ten'
+    done = bash(script, env=environment(PATH=str(busybox(tmp_path / "bin"))))
+    assert (done.stdout, done.stderr) == (" ".join(f"node{number}" for number in range(1, 11)) + " and 2 more", "")
 
 
 def test_ten_thousand_nodes_cost_the_batch_script_what_two_do(kit, run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, TAG, commands, environment, until
+from running import SCRIPTS, TAG, busybox, commands, environment, until
 
 import event_lines
 
@@ -72,6 +73,19 @@ def test_a_program_that_goes_on_after_a_signal_ends_with_its_own_code(way: str, 
     assert process.returncode == code
     (ended,) = event_lines.read(tmp_path, "rank_ended")
     assert (ended["node"], ended["rank"], ended["local_rank"], ended["code"], ended["stopped"]) == ("node7", 3, 1, code, False)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_runs_with_the_tools_of_busybox_and_its_lines_come_one_by_one(way: str, tmp_path: Path, tag: str) -> None:
+    program = "echo up; until [[ -e go ]]; do sleep 0.05; done; printf 'a\\\\b & c\\nlate' >&2; exit 7"
+    process = start(tmp_path, way, program, tag, PATH=str(busybox(tmp_path / "bin")))
+    assert process.stdout is not None
+    until(lambda: select.select([process.stdout], [], [], 0)[0], 60)
+    assert process.stdout.readline() == "[rank3] up\n"
+    (tmp_path / "go").touch()
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out.removesuffix("\n"), log(tmp_path)) == (7, "[rank3] a\\b & c\n[rank3] late", "up\na\\b & c\nlate")
+    assert [(event["code"], event["stopped"]) for event in event_lines.read(tmp_path, "rank_ended")] == [(7, False)]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 0), (signal.SIGTERM, 5)])

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kit.diagnose.hang import stacks
-from running import SCRIPTS, TAG, stub, until
+from running import SCRIPTS, TAG, busybox, stub, until
 
 from hanging import py_spy
 
@@ -81,6 +82,15 @@ def test_the_ranks_of_this_job_alone_are_found_below_their_wrappers(start: Start
     assert [names(process) for process in found] == [["deep", "<module>"]] * 2
     assert stacks.where(found[0], str(tmp_path)) == "in deep at program.py:5"
     assert found[0].means == f"py-spy: {py_spy()}"
+
+
+def test_what_busybox_puts_beside_a_program_is_not_taken_for_it(tmp_path: Path, tag: str) -> None:
+    env = {"PATH": str(busybox(tmp_path / "bin")), TAG: tag, "SLURM_JOB_ID": JOB, "KIT_RUN_DIR": "/run", "RANK": "0"}
+    program = subprocess.Popen(["sleep", "100"], env=env)
+    time.sleep(0.1)  # of a rank's processes, the newest is taken for its program
+    beside = [subprocess.Popen(command, env=env, stdin=subprocess.PIPE) for command in (["tee", "-a", "--", str(tmp_path / "log")], ["awk", "{ print }"])]
+    assert [process.pid for process in look(py_spy())] == [program.pid]
+    assert [process.poll() for process in beside] == [None, None]
 
 
 def test_children_are_shown_when_their_rank_waits_for_them(start: Start) -> None:

@@ -38,7 +38,7 @@ kit::start_again() {
 # kit::first_ten - prints the first ten of the nodes on its input, and how many there are besides.
 kit::first_ten() {
   local -a nodes
-  mapfile -t nodes < <(sort --version-sort)
+  mapfile -t nodes < <(sort -V) # by its long name busybox does not know it
   printf '%s' "${nodes[*]:0:10}"
   ((${#nodes[@]} <= 10)) || printf ' and %d more' "$((${#nodes[@]} - 10))"
 }

@@ -101,9 +101,13 @@ rank::flush() {
   done
 }
 
-# sed -u would read byte by byte; stdbuf, where there is one, makes only its output go line by line.
+# sed -u would read byte by byte, and busybox's sed has no -u; stdbuf, where there is one, makes only its output go line by line.
 rank::prefix() {
   local -a kit_sed=(sed -u)
-  ! command -v stdbuf >/dev/null || kit_sed=(stdbuf -oL sed)
+  if command -v stdbuf >/dev/null; then
+    kit_sed=(stdbuf -oL sed)
+  elif ! sed -u p </dev/null >/dev/null 2>&1; then
+    exec awk -v kit_prefix="$1" '{ print kit_prefix $0; fflush() }'
+  fi
   exec "${kit_sed[@]}" "s/^/$1/"
 }

@@ -6,9 +6,12 @@ remove::tree() {
   local -r path="$1" name="$2"
   [[ "${path##*/}" =~ ^(${name})$ && -O "${path}" && ! -L "${path}" ]] || return
   [[ ! "${path}" -ef / && ! "${path}" -ef "${HOME:-/}" ]] || return
-  remove::has_no_mount "$(realpath -- "${path}")" || return
+  remove::has_no_mount "$(readlink -f -- "${path}")" || return
   [[ ! -d "${path}" ]] || chmod -R u+rwX -- "${path}" || true # some have folders that their owner may not write to
-  rm -rf --one-file-system -- "${path}"
+  # rm of busybox has no such option: it would remove nothing.
+  local -a options=(--one-file-system)
+  rm -f "${options[@]}" 2>/dev/null || options=()
+  rm -rf "${options[@]}" -- "${path}"
 }
 
 # remove::has_no_mount PATH - nor is one; rm and mountpoint tell other file systems alone, not other folders of the same one.

@@ -73,8 +73,9 @@ stacks::is_wrapper() {
   local exe command
   exe="$(readlink -- "/proc/$1/exe" 2>/dev/null)" || return 0
   command="$(stacks::command "$1")"
+  [[ "${exe##*/}" != busybox ]] || exe="${command%% *}"
   case "${exe##*/}" in
-    tee | sed | stdbuf) return 0 ;;
+    tee | sed | awk | stdbuf) return 0 ;;
     bash) [[ "${command}" == *'.sh --rank '* ]] && return 0 ;;
     python* | pypy*)
       [[ "${command}" != *multiprocessing.resource_tracker* ]] || return 0
