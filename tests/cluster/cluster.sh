@@ -437,12 +437,12 @@ cluster::firewall() {
   done
 }
 
-# Seconds since the epoch at which slurmd of a node started, as the controller knows it; 0: never.
+# Seconds since the epoch at which slurmd of a node started, as the controller, whose clock shows UTC, knows it; 0: never.
 cluster::slurmd_start_s() {
   local -r name="$1"
   local text
   text="$(cluster::slurm scontrol show node -o "${name}" | sed -n 's/.*SlurmdStartTime=\([^ ]*\).*/\1/p')"
-  date --date "${text}" +%s 2>/dev/null || echo 0
+  date --utc --date "${text}" +%s 2>/dev/null || echo 0
 }
 
 cluster::restore() {
