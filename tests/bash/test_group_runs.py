@@ -269,6 +269,17 @@ def test_what_is_kept_of_rays_logs_the_group_can_read_and_nobody_else_can_write(
     assert kept[1].read_text() == "said\n"
 
 
+def test_the_dumps_of_very_many_ranks_the_group_can_read(tmp_path: Path) -> None:
+    """Linux gives a command's words a quarter of the stack's limit: here as much for 3,000 files as by default for 24,000."""
+    made = [tmp_path / name for name in ("progress", *(f"flight.1.{rank}" for rank in range(3000)))]
+    for path in made:
+        path.touch(0o600)
+    script = 'ulimit -Ss 1024; source "${KIT_RUN_DIR}/lib/share.sh"; share::end'
+    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_LOG_DIR=f"{tmp_path}{'/.' * 64}"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o640}
+
+
 def test_what_cannot_be_shared_is_refused_or_warned_of(team: Team) -> None:
     (team.project / "job.yaml").write_text("command: [bash, counts.sh]\nlauncher: srun\nshare: group\n")
     os.chown(team.project, USERS["ada"], USERS["eve"])

@@ -111,6 +111,24 @@ def test_what_was_written_before_the_last_look_and_is_seen_since_then_is_progres
     ], done.stderr
 
 
+def test_what_one_of_very_many_ranks_says_is_progress(tmp_path: Path) -> None:
+    """Linux gives a command's words a quarter of the stack's limit: here as much for 2,000 files as by default for 16,000."""
+    for rank in range(2000):
+        (tmp_path / f"rank{rank}.out").touch()
+    script = """
+    ulimit -Ss 1024
+    source "${KIT_RUN_DIR}/lib/stall.sh"
+    KIT_STALL_S=60 && stall::begin
+    ! stall::has_progress || echo too early
+    echo line >>"${KIT_ATTEMPT_DIR}/rank1999.out"
+    ! stall::has_progress || echo progress
+    """
+    padding = "/." * 64
+    env = environment(KIT_RUN_DIR=str(SCRIPTS), KIT_LOG_DIR=str(tmp_path), KIT_ATTEMPT_DIR=f"{tmp_path}{padding}", KIT_CHECKPOINT_PATH="")
+    done = bash(script, env=env)
+    assert (done.stdout, done.stderr) == ("progress\n", "")
+
+
 def test_what_only_computes_is_given_three_times_as_long(tmp_path: Path) -> None:
     done = start(stalling(tmp_path, "while :; do :; done", processes=1))
     assert done.returncode == 1

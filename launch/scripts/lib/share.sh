@@ -32,7 +32,7 @@ share::restore_umask() {
 share::end() {
   [[ -z "${KIT_WATCHER:-}" ]] || kill -TERM "${KIT_WATCHER}" 2>/dev/null || true
   KIT_WATCHER=''
-  chmod -f g=r,o= -- "${KIT_LOG_DIR}/progress" "${KIT_LOG_DIR}"/flight.* || true
+  find -H "${KIT_LOG_DIR}" -maxdepth 1 \( -name progress -o -name 'flight.*' \) -exec chmod -f g=r,o= -- {} + 2>/dev/null || true # they may be too many for one command
 }
 
 # share::leave - the same, before this script becomes a command of the user's.

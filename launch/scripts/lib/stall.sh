@@ -53,9 +53,9 @@ stall::share() {
   printf '%d' "${least}"
 }
 
-# stall::look - notes what the ranks have said so far, by the sizes and times of their files.
+# stall::look - notes what the ranks have said so far, by the sizes and times of their files, whose names can be too long for a command.
 stall::look() {
-  KIT_SEEN="$(stat --format='%s %y %n' -- "${KIT_ATTEMPT_DIR}"/rank*.out "${KIT_LOG_DIR}/progress" 2>/dev/null)" || true
+  KIT_SEEN="$(find -H "${KIT_ATTEMPT_DIR}" "${KIT_LOG_DIR}/progress" -maxdepth 1 \( -name 'rank*.out' -o -name progress \) -printf '%s %T@ %p\n' 2>/dev/null)" || true
 }
 
 # stall::has_progress - whether a rank has said something, or saved something, since the last look: it is compared with what was seen
