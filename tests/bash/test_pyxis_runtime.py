@@ -95,6 +95,16 @@ def test_the_sites_scope_of_containers_is_read(line: str, is_job: bool, tmp_path
     assert done.returncode == (0 if is_job else 1), done.stderr
 
 
+def test_a_configuration_that_is_linked_is_read(tmp_path: Path) -> None:
+    """Pyxis's README links /etc/slurm/plugstack.conf.d/pyxis.conf to the file that it installs."""
+    (tmp_path / "slurm/plugstack.conf.d").mkdir(parents=True)
+    (tmp_path / "pyxis.conf").write_text("required /usr/local/lib/slurm/spank_pyxis.so use_squashfuse=1\n")
+    (tmp_path / "slurm/plugstack.conf.d/pyxis.conf").symlink_to(tmp_path / "pyxis.conf")
+    body = 'KIT_RUN_DIR="$1"; source "$1/lib/messages.sh"; source "$1/lib/environment.sh"; source "$1/runtimes/pyxis.sh"; pyxis::mounts'
+    done = bash(body, SCRIPTS, env=environment(SLURM_CONF=str(tmp_path / "slurm/slurm.conf")))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("old", ["", "yes"])
 def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_for(old: str, open_folder: Path) -> None:
     """Pyxis runs with the site's enroot.conf, so what this user's environment says of Enroot's folders does not count."""
@@ -154,7 +164,7 @@ def test_all_nodes_do_the_same(answers: int, mounted: int, unpack: str, rounds: 
 )
 def test_an_image_is_mounted_where_the_site_lets_pyxis_do_so(line: str, unpack: str, code: int, said: str, open_folder: Path) -> None:
     (open_folder / "plugstack.conf").write_text(f"{line}\n")
-    stub(open_folder / "bin", "grep", f'[[ "$1" != -rqsE ]] || exec /bin/grep "$1" "$2" "{open_folder}/plugstack.conf"\nexec /bin/grep "$@"\n')
+    stub(open_folder / "bin", "grep", f'[[ "$1" != -RqsE ]] || exec /bin/grep "$1" "$2" "{open_folder}/plugstack.conf"\nexec /bin/grep "$@"\n')
     image, site = open_folder / "image.sqsh", open_folder / "site"
     image.write_text("hsqs\netc/x 1\n")
     site.mkdir()

@@ -124,11 +124,11 @@ runtime::agree() {
 pyxis::mounts() { pyxis::says use_squashfuse '(1|[yY]([eE][sS])?|[tT]([rR][uU][eE])?)'; }
 
 # pyxis::says NAME VALUE - whether the site sets it. Slurm's configuration is in /etc/slurm, where slurmctld hands it out in
-# /run/slurm/conf, or where slurmd says.
+# /run/slurm/conf, or where slurmd says. -R: Pyxis has its own file linked there.
 pyxis::says() {
   local folder
   for folder in /etc/slurm /run/slurm/conf ${SLURM_CONF:+"${SLURM_CONF%/*}"}; do
-    ! grep -rqsE "^[^#]*$1=$2([[:space:]]|\$)" "${folder}/plugstack.conf" "${folder}/plugstack.conf.d" || return 0
+    ! grep -RqsE "^[^#]*$1=$2([[:space:]]|\$)" "${folder}/plugstack.conf" "${folder}/plugstack.conf.d" || return 0
   done
   return 1
 }
