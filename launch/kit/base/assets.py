@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 _SOURCED = re.compile(r"source \"\$\{KIT_\w+\}/(lib/\S+)\"\n")
+_COMMENT = re.compile(r"^[ \t]*#( .*)?\n", re.MULTILINE)
 # The loop of lib/runtimes.sh, of which each turn becomes a subshell with the text of a file.
 _EACH_RUNTIME = re.compile(r"  for file in .*?/runtimes/\*\.sh; do\n.*?\n  done\n", re.DOTALL)
 
@@ -30,15 +31,18 @@ def part(name: str) -> str:
 
 
 def script(name: str) -> str:
-    """Return a script that runs without a run directory, with the files that it sources inside."""
-    text = _SOURCED.sub(lambda match: script(match[1]), part(name))
+    """Return a script that runs without a run directory, with the files that it sources inside.
+
+    These are there without their comments: Linux limits the length of an argument.
+    """
+    text = _SOURCED.sub(lambda match: _COMMENT.sub("", script(match[1])), part(name))
     return _EACH_RUNTIME.sub(_each_runtime, text)
 
 
 def _each_runtime(_: re.Match[str]) -> str:
     """Return a subshell for each runtime, with the text of its file."""
     names = sorted(path.stem for path in (folder("launch/scripts") / "runtimes").glob("*.sh"))
-    texts = {name: script(f"runtimes/{name}.sh") for name in names}
+    texts = {name: _COMMENT.sub("", script(f"runtimes/{name}.sh")) for name in names}
     return "".join(f'(\n{text}"$@" {shlex.quote(name)}\n)\n' for name, text in texts.items())
 
 
