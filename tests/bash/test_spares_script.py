@@ -106,6 +106,12 @@ def test_a_node_names_the_masters_that_it_does_not_reach(slurmd: int, tmp_path: 
     assert sorted(answer.split("|")[1].split()) == ["n1", "n3"]
 
 
+def test_a_greeting_of_the_users_start_up_file_leaves_an_answer_whole(tmp_path: Path) -> None:
+    (tmp_path / "greets.sh").write_text('[[ "${0##*/}" != @(bash|run_script.sh) ]] || echo "Loading modules"\n')
+    answer = check(tmp_path, "n1", gpus=2, shown="echo 'GPU 0: x'", BASH_ENV=str(tmp_path / "greets.sh"))
+    assert answer == "Loading modules\nn2|n1|shows 1 of 2 GPUs\n"
+
+
 @pytest.mark.parametrize(("config", "port"), [("SlurmctldPort = 6817\nSlurmdPort              = 7000", "7000"), ("", "")])
 def test_where_slurm_does_not_tell_its_port_no_master_is_out_of_reach(config: str, port: str, tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, spares=1, bad_nodes=str(tmp_path / "bad"))
@@ -232,6 +238,7 @@ FAILED = "echo 'srun: error: Task launch for StepId=77.0 failed on node n2: Comm
         (4, "", True, [], "kit: error: n1: no node has answered within 1 s\n"),
         (2, "", True, [], "kit: error: n1: no node has answered within 1 s\n"),
         (4, "n1||", True, [], "kit: error: n1: 1 of 4 nodes can work, and the job needs 3, which all reach the first of them\n"),
+        (4, "Loading modules\nn1||", True, [], "kit: error: n1: 1 of 4 nodes can work, and the job needs 3, which all reach the first of them\n"),
         (2, "n1||", True, [], "kit: n1: starting on n1\n"),
         # With a sign of its own.
         (4, "n1||", False, ["n1"], "kit: error: n1: 3 of 4 nodes can work, and the job needs 3, which all reach the first of them\n"),

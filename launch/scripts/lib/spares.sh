@@ -128,7 +128,8 @@ spares::ask_nodes() {
     ((rc == 0)) || continue
     IFS='|' read -r host unreached said <<<"${line}"
     line=''
-    [[ -z "${host}" ]] || problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
+    [[ -n "${host}" && -n "${problem["${host}"]+asked}" ]] || continue # the node's BASH_ENV may have a greeting
+    problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
   done
   exec {answers}<&-
   kill -TERM "${srun_pid}" 2>/dev/null || true
@@ -217,7 +218,7 @@ spares::missing_gpus() {
 spares::reaches() {
   local address
   [[ -n "${KIT_SLURMD_PORT}" ]] || return 0
-  address="$(net::address "$1" 2>/dev/null)" && timeout 5 bash -c "exec 3<>/dev/tcp/${address}/${KIT_SLURMD_PORT}" 2>/dev/null
+  address="$(net::address "$1" 2>/dev/null)" && timeout 5 bash -c "exec 3<>/dev/tcp/${address}/${KIT_SLURMD_PORT}" >/dev/null 2>&1
 }
 
 # spares::slurmd_port - prints nothing where Slurm does not answer: a site's port may be another than Slurm's default.

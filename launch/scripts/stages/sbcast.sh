@@ -45,7 +45,7 @@ stage::ask() {
     line+="${part}" # of a line that comes in two pieces, the first
     if ((code == 0)); then
       answered+=("${line% *}")
-      [[ "${line}" == *' has' ]] || missing+=1
+      [[ "${line}" != *' lacks' ]] || missing+=1 # other lines may be a greeting from the node's BASH_ENV
       line=''
     elif ((code <= 128)); then # srun has ended
       break
