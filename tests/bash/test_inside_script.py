@@ -45,6 +45,11 @@ def test_ranks_of_the_sites_hooks_do_not_reach_a_program_that_starts_its_own(tmp
     assert (done.returncode, done.stdout) == (0, "".join(f"[node1] {name} unset\n" for name in names)), done.stderr
 
 
+def test_a_command_in_bash_has_none_of_kits_options_where_the_users_shell_exports_its_own(tmp_path: Path) -> None:
+    done = inside(run_dir(tmp_path, "true", nodes=2), "--", "bash", "-c", "echo $-", SHELLOPTS="noclobber")
+    assert done.stdout == "hBc\n", done.stderr
+
+
 def test_a_containers_program_takes_no_packages_from_the_home_and_knows_its_user(tmp_path: Path) -> None:
     names = ["PYTHONNOUSERSITE", "USER", "PYTHONUNBUFFERED"]
     for runtime, expected in (("apptainer", ["1", "ada", "1"]), ("none", ["unset", "ada", "1"])):

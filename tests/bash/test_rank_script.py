@@ -88,6 +88,13 @@ def test_a_program_runs_with_the_tools_of_busybox_and_its_lines_come_one_by_one(
     assert [(event["code"], event["stopped"]) for event in event_lines.read(tmp_path, "rank_ended")] == [(7, False)]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_in_bash_has_none_of_kits_options_where_the_users_shell_exports_its_own(way: str, tmp_path: Path, tag: str) -> None:
+    process = start(tmp_path, way, 'echo "$- ${unset}"; false; shopt failglob', tag, SHELLOPTS="noclobber", BASHOPTS="failglob")
+    process.communicate(timeout=60)
+    assert log(tmp_path) == "hBc \nfailglob       \toff\n"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 0), (signal.SIGTERM, 5)])
 def test_a_signal_that_comes_while_the_program_starts_reaches_it(number: signal.Signals, code: int, tmp_path: Path, tag: str) -> None:
     slow = RANK.replace("rank::run", "rank::tell() { sleep 2; }\nrank::run")  # a machine that is busy just then

@@ -68,6 +68,7 @@ container::become() {
     exit 127
   }
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::take
+  export -n SHELLOPTS BASHOPTS # as for a rank
   exec "$@"
 }
 

@@ -6,6 +6,8 @@
 # for a script they are its arguments.
 # only: setup.sh host_setup.sh script.sh
 set -eETo pipefail +o posix # ET: their lines are counted in functions, too. Not u: scripts to be sourced often read variables that are not set
+# Exported in the user's shell, they would give what these lines start the options of this one.
+export -n SHELLOPTS BASHOPTS
 readonly KIT_KEY="$1" KIT_LINES="${KIT_RUN_DIR}/$1.sh"
 shift
 KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED='' KIT_OWN_PATH="${PATH}"

@@ -83,6 +83,7 @@ rank::become() {
     secrets::take
   fi
   PATH="${kit_path}"
+  export -n SHELLOPTS BASHOPTS # exported in the user's shell, they would give a program in bash the options of this one
   exec {kit_asking}>&- {kit_watching}>&- "$@"
 }
 
