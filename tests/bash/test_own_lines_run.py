@@ -78,6 +78,12 @@ command: [show.py, a b]
     assert "broken" not in done.stdout + done.stderr
 
 
+def test_what_setup_starts_has_none_of_kits_options_where_the_users_shell_exports_its_own(run: Run, project: Path) -> None:
+    done = run(f"{SHAPE}setup: bash -c 'echo $-' >of-setup\ncommand: [bash, -c, 'echo $-']\n", SHELLOPTS="noclobber")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(project / "of-setup").read_text(), *logs(project)] == ["hBc\n"] * 2
+
+
 def test_a_program_is_found_by_the_path_that_setup_sets(run: Run, project: Path) -> None:
     (project / "venv").mkdir()
     (project / "venv/mine").write_text("#!/bin/sh\necho of the environment\n")
@@ -168,10 +174,10 @@ def test_host_setup_begins_in_the_working_directory(run: Run, project: Path) -> 
 
 def test_a_secret_is_there_in_setup_and_in_no_process_behind_it_but_the_program(run: Run, project: Path) -> None:
     (project / "parent.py").write_text("print([open(f'/proc/{p}/environ').read().count('hush') for p in (__import__('os').getppid(), 'self')])")
-    job = f'{SHAPE}secrets: [TOKEN]\nsetup: test "$TOKEN" = hush\ncommand: parent.py\n'
-    done = run(job, TOKEN="hush")
+    job = f'{SHAPE}secrets: [TOKEN, OTHER_TOKEN]\nsetup: test "$TOKEN" = hush && IFS=,\ncommand: parent.py\n'
+    done = run(job, TOKEN="hush", OTHER_TOKEN="hush")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert logs(project) == ["[0, 1]\n"]
+    assert logs(project) == ["[0, 2]\n"]
 
 
 def test_a_script_has_its_ranks_variables_and_arguments(run: Run, project: Path) -> None:

@@ -68,6 +68,7 @@ set --
 source "${KIT_LINES}"
 trap - EXIT DEBUG ERR
 [[ "${KIT_KEY}" != host_setup ]] || lines::hand_over
+IFS=' ' # theirs may be another
 # shellcheck disable=SC2086  # the names of the secrets, which only the program is to have: it takes them itself
 unset ${KIT_SECRETS:-}
 exec "${KIT_WORDS[@]}"
