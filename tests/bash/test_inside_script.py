@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit.config.mount_list import Mount
-from running import NOBODY, as_ordinary_user, environment
+from running import NOBODY, SCRIPTS, as_ordinary_user, bash, environment, stub
 from test_run_script import logs, run_dir, slurm, start
 
 import event_lines
@@ -48,6 +48,20 @@ def test_ranks_of_the_sites_hooks_do_not_reach_a_program_that_starts_its_own(tmp
 def test_a_command_in_bash_has_none_of_kits_options_where_the_users_shell_exports_its_own(tmp_path: Path) -> None:
     done = inside(run_dir(tmp_path, "true", nodes=2), "--", "bash", "-c", "echo $-", SHELLOPTS="noclobber")
     assert done.stdout == "hBc\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("left", "chosen"), [("lib/python3.8/site-packages", "other"), ("lib/python3.12/site-packages", "own"), ("lib/python3/dist-packages", "own")]
+)
+def test_packages_that_an_upgrade_of_python_left_behind_choose_no_python(left: str, chosen: str, tmp_path: Path) -> None:
+    (tmp_path / "own" / left / "torch").mkdir(parents=True)
+    (tmp_path / "other/lib/python3.11/site-packages/torch").mkdir(parents=True)
+    for folder, version in (("own", "python3.12"), ("other", "python3.11")):
+        stub(tmp_path / folder / "bin", version, "exit 1\n")
+        (tmp_path / folder / "bin/python3").symlink_to(version)
+    script = 'source "${KIT_RUN_DIR}/lib/program.sh"; program::find_python torch; printf "%s %s" "${KIT_PYTHON}" "${KIT_HAS}"'
+    done = bash(script, env=environment(tmp_path / "own/bin", tmp_path / "other/bin", KIT_RUN_DIR=str(SCRIPTS)))
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/{chosen}/bin/python3 torch", "")
 
 
 def test_a_containers_program_takes_no_packages_from_the_home_and_knows_its_user(tmp_path: Path) -> None:

@@ -40,10 +40,16 @@ program::has_module() {
     "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
 }
 
-# program::has_file PYTHON FILE - among the packages beside it.
+# program::has_file PYTHON FILE - among the packages beside it; not of another Python, which an upgrade may have left there.
 program::has_file() {
-  local -r kit_prefix="${1%/*}/.."
-  compgen -G "${kit_prefix}/lib/python3*/*-packages/$2" >/dev/null || compgen -G "${kit_prefix}/local/lib/python3*/*-packages/$2" >/dev/null
+  local kit_name kit_folder
+  kit_name="$(readlink -f -- "$1")" || true
+  kit_name="${kit_name##*/}"
+  [[ "${kit_name}" == python3.+([0-9])?(t) ]] || kit_name='python3*'
+  for kit_folder in "lib/${kit_name}" "local/lib/${kit_name}" lib/python3; do # the last is Debian's, for all
+    ! compgen -G "${1%/*}/../${kit_folder}/*-packages/$2" >/dev/null || return 0
+  done
+  return 1
 }
 
 # program::choose MODULE... - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with the
