@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from running import SCRIPTS, bash, environment, stub, until
+from running import FULL, SCRIPTS, bash, environment, stub, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 import event_lines
@@ -55,6 +55,15 @@ def attempts(
     task = variables.get("SLURM_ARRAY_TASK_ID")
     assert requeued == [f"{JOB_ID}_{task}" if task else str(JOB_ID)] * sum(each.returncode == AGAIN for each in done), [each.stderr for each in done]
     return done
+
+
+def test_a_full_disk_on_which_no_attempt_can_be_counted_is_named(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, SAYS, on_preempt="checkpoint", max_requeues=3)
+    done = bash(f'{FULL}cd -- "$1"; exec bash run_script.sh', run, env=slurm(KIT_LOOPBACK=""))
+    place = run / f"log/{JOB_ID}"
+    fix = f"see the line above; free there: df -h {place}; then start it again: sbatch {run}/run_script.sh"
+    assert done.returncode == 1
+    assert f"write error: File too large\nkit: error: local0: cannot write to {place}\n  fix: {fix}\n" in done.stderr
 
 
 @pytest.mark.parametrize(("allowed", "codes"), [(0, [1]), (1, [AGAIN, 1]), (2, [AGAIN, AGAIN, 1]), (None, [AGAIN] * 4)])

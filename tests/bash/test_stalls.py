@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import SCRIPTS, TAG, bash, environment, processes, until
+from running import FULL, SCRIPTS, TAG, bash, environment, processes, until
 from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 import event_lines
@@ -171,10 +171,6 @@ def test_a_beat_that_is_read_in_pieces_is_heard(tag: str) -> None:
     """A busy machine interrupts who reads it in the middle."""
     done = bash(IN_PIECES, env=environment(KIT_RUN_DIR=str(SCRIPTS), **{TAG: tag}))
     assert (done.stdout, done.stderr) == ("2 77", "")
-
-
-# As where /tmp is full: no file takes a byte. Since 5.1 bash needs temporary files only where it is to do as before.
-FULL = "((BASH_VERSINFO[0] < 5)) || export BASH_COMPAT=50; trap '' XFSZ; ulimit -f 0\n"
 
 
 def test_a_full_disk_keeps_no_beat_from_being_heard(tag: str) -> None:
