@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit.config.mount_list import Mount
-from running import NOBODY, SCRIPTS, as_ordinary_user, bash, environment, stub
+from running import FULL, NOBODY, SCRIPTS, as_ordinary_user, bash, environment, stub
 from test_run_script import logs, run_dir, slurm, start
 
 import event_lines
@@ -43,6 +43,13 @@ def test_ranks_of_the_sites_hooks_do_not_reach_a_program_that_starts_its_own(tmp
     run = run_dir(tmp_path, show(*names), nodes=2, launcher="spawn")
     done = inside(run, launcher="spawn", **dict.fromkeys(names, "7"))
     assert (done.returncode, done.stdout) == (0, "".join(f"[node1] {name} unset\n" for name in names)), done.stderr
+
+
+def test_a_full_disk_keeps_no_python_from_being_found(tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "python3", "exit 0\n")
+    script = f'{FULL}source "${{KIT_RUN_DIR}}/lib/program.sh"; program::find_python torch; printf "%s" "${{KIT_PYTHON}}"'
+    done = bash(script, env=environment(tmp_path / "bin", KIT_RUN_DIR=str(SCRIPTS)))
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/bin/python3", "")
 
 
 def test_a_command_in_bash_has_none_of_kits_options_where_the_users_shell_exports_its_own(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kit.diagnose.hang import stacks
-from running import SCRIPTS, TAG, busybox, stub, until
+from running import FULL, SCRIPTS, TAG, busybox, stub, until
 
 from hanging import py_spy
 
@@ -58,8 +58,8 @@ def start(tmp_path: Path, tag: str) -> Start:
     return start
 
 
-def look(*tools: object, children: str = "some", pause: str = "pause", job: str = JOB, **variables: str) -> list[stacks.Process]:
-    command = ["bash", str(SCRIPTS / "lib" / "stacks.sh"), job, "RANK", children, pause, *map(str, tools)]
+def look(*tools: object, children: str = "some", pause: str = "pause", job: str = JOB, machine: str = "", **variables: str) -> list[stacks.Process]:
+    command = ["bash", "-c", f'{machine}exec bash "$@"', "bash", str(SCRIPTS / "lib" / "stacks.sh"), job, "RANK", children, pause, *map(str, tools)]
     env = {"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "node7", "SLURM_JOB_ID": job, **variables}
     done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -82,6 +82,12 @@ def test_the_ranks_of_this_job_alone_are_found_below_their_wrappers(start: Start
     assert [names(process) for process in found] == [["deep", "<module>"]] * 2
     assert stacks.where(found[0], str(tmp_path)) == "in deep at program.py:5"
     assert found[0].means == f"py-spy: {py_spy()}"
+
+
+def test_a_full_disk_hides_nothing(start: Start) -> None:
+    start(0, "waits")
+    usual, found = ([(each.pid, names(each), sorted(child.pid for child in each.children)) for each in look(py_spy(), machine=bash)] for bash in ("", FULL))
+    assert found == usual and len(found[0][2]) == 4
 
 
 def test_what_busybox_puts_beside_a_program_is_not_taken_for_it(tmp_path: Path, tag: str) -> None:

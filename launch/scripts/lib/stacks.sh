@@ -9,6 +9,8 @@
 # "pause" or "no-pause": without py-spy, which pauses each process for some milliseconds. PY_SPY are
 # files that may be one.
 #
+# There is no `<<<` here: before bash 5.1 it writes to /tmp, which may be full.
+#
 # It prints fields with tabs between them, the node's name first, for diagnose/hang/stacks.py:
 #   process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
 set -euo pipefail +o posix
@@ -34,7 +36,8 @@ stacks::say() {
 stacks::stat() {
   local text=''
   { read -r -d '' text <"/proc/$1/stat"; } 2>/dev/null || [[ -n "${text}" ]] || return 1
-  read -ra STAT <<<"${text##*) }"
+  # shellcheck disable=SC2206  # numbers and a letter
+  STAT=(${text##*) })
 }
 
 stacks::command() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null || true; }
@@ -121,7 +124,7 @@ stacks::tools() {
   local argument='' tool folder path='' exe
   { IFS= read -r -d '' argument <"/proc/${pid}/cmdline"; } 2>/dev/null || true
   path="$(grep -zaE '^PATH=' "/proc/${pid}/environ" 2>/dev/null | tr -d '\0')" || true
-  IFS=: read -ra folders <<<"${path#PATH=}"
+  mapfile -t -d : folders < <(printf '%s' "${path#PATH=}")
   for tool in "${@:2}" "$(command -v py-spy || true)"; do
     [[ ! -x "${tool}" ]] || printf '%s\n' "${tool}"
   done
@@ -153,7 +156,7 @@ stacks::py_spy() {
   if ((rc == 124 || rc == 137)); then
     printf 'py-spy got no answer in %d s' "${STACKS_DUMP_S}"
   else
-    text="$(grep -v '^[[:space:]]*$' <<<"${text}" | head -n 3 | paste -sd ' ')" || true
+    text="$(printf '%s\n' "${text}" | grep -v '^[[:space:]]*$' | head -n 3 | paste -sd ' ')" || true
     printf 'py-spy: %s' "${text:-ended with code ${rc}}"
   fi
   return 1
@@ -171,7 +174,7 @@ stacks::dump() {
   mapfile -t tools < <(stacks::tools "$@")
   for tool in "${tools[@]}"; do
     if text="$(stacks::py_spy "${pid}" "${tool}")" || stacks::enter "${pid}" "${tool}"; then
-      while IFS= read -r line; do stacks::say "${pid}" stack "${line}"; done <<<"${text}"
+      while IFS= read -r line; do stacks::say "${pid}" stack "${line}"; done < <(printf '%s\n' "${text}")
       stacks::say "${pid}" means "py-spy: ${tool}"
       return
     fi
@@ -241,7 +244,7 @@ stacks::rank() {
   if [[ "${children}" == all ]]; then
     most=1000000
   # Its innermost frames alone: an idle thread of its own may wait for them all the time.
-  elif ! grep -A 8 '"MainThread"' <<<"${text}" | grep -E "${waits}" >/dev/null; then
+  elif ! printf '%s\n' "${text}" | grep -A 8 '"MainThread"' | grep -E "${waits}" >/dev/null; then
     return 0
   fi
   while IFS= read -r child && ((most-- > 0 && SECONDS < STACKS_END_S)); do
