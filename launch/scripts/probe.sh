@@ -34,7 +34,7 @@ GPU_BRAND='' # as an image's NVIDIA_REQUIRE_CUDA has it: nvidia, tesla, geforce
 
 # probe::say FACT VALUE... - tabs and line ends are what parts fields and lines.
 probe::say() {
-  local line field
+  local LC_ALL=C line field # so that bytes are what bash counts
   line="$(kit::node)"
   for field in "$@"; do line+=$'\t'"${field//[$'\t\n']/ }"; done
   printf '%s\n' "${line:0:900}" # srun hands on lines of up to 1024 bytes in one piece

@@ -32,6 +32,14 @@ def test_the_version_of_bash_is_told() -> None:
     assert of(facts(), "bash") == [["bash", version]]
 
 
+def test_a_line_is_never_longer_than_srun_hands_on_in_one_piece() -> None:
+    path = f"/{'/'.join(['é' * 100] * 6)}"
+    env = environment(KIT_RUN_DIR=str(SCRIPTS), LC_ALL="C.UTF-8")
+    done = subprocess.run(["bash", str(SCRIPTS / "probe.sh"), f"mount={path}"], env=env, input=b"", capture_output=True, timeout=60, cwd="/")
+    (line,) = [line for line in done.stdout.splitlines() if b"missing" in line and b"/\xc3" in line]
+    assert len(line) == 900
+
+
 @pytest.mark.parametrize("kind", ["same", "other", "missing", "folder", "not asked"])
 def test_an_image_that_this_node_sees_differently_is_told(kind: str, tmp_path: Path) -> None:
     image = tmp_path / "an image.sif"
