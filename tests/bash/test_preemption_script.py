@@ -66,6 +66,18 @@ def test_a_full_disk_on_which_no_attempt_can_be_counted_is_named(tmp_path: Path)
     assert f"write error: File too large\nkit: error: local0: cannot write to {place}\n  fix: {fix}\n" in done.stderr
 
 
+def test_a_pipe_where_the_program_writes_its_progress_holds_no_attempt(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "progress")
+    script = """
+    source "${KIT_RUN_DIR}/lib/restart.sh"
+    restart::place 1 0 stalled
+    source "${KIT_RUN_DIR}/lib/preempt.sh"
+    restart::place 1 0 ' stalled'
+    """
+    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_LOG_DIR=str(tmp_path)), timeout_s=20)
+    assert (done.stdout, done.stderr) == ("stalled stalled", "")
+
+
 @pytest.mark.parametrize(("allowed", "codes"), [(0, [1]), (1, [AGAIN, 1]), (2, [AGAIN, AGAIN, 1]), (None, [AGAIN] * 4)])
 def test_a_run_is_started_again_as_often_as_max_requeues_allows(allowed: Optional[int], codes: list[int], tmp_path: Path) -> None:
     done = attempts(tmp_path, "step 1", "step 2", "step 3", "step 4", max_requeues=allowed)

@@ -76,7 +76,7 @@ preempt::follow() {
 # nothing.
 preempt::progress() {
   local said=''
-  read -r said 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
+  [[ ! -f "${KIT_LOG_DIR}/progress" ]] || read -r said 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
   [[ -n "${said}" || -z "${KIT_CHECKPOINT_PATH:-}" ]] || said="$(preempt::newest)" || true
   printf '%s\n' "${said:--}"
 }

@@ -40,7 +40,7 @@ restart::place() {
     progress="$(preempt::progress)"
     [[ "${progress}" != - ]] || progress=''
   else
-    read -r progress 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
+    [[ ! -f "${KIT_LOG_DIR}/progress" ]] || read -r progress 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
   fi
   if [[ -n "${3:-}" ]]; then
     printf '%s%s' "$3" "${progress:+, progress: ${progress}}"
