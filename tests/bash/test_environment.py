@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,36 @@ def test_no_function_of_the_host_reaches_a_container_behind_the_jobs_own_lines_f
     done = start(run, env=slurm(folders=(tmp_path / "bin",), **{FUNCTION: "() { echo from the function; }"}))
     assert done.returncode == 0 and "from the function" in done.stdout, done.stderr
     assert FUNCTION not in logs(run)["rank0.out"]
+
+
+def bashs_own() -> dict[str, str]:
+    """Return what bash sets in every shell, as a profile would export it. That of SLES exports HOSTTYPE, and many a ~/.bashrc UID."""
+    listed = subprocess.run(["env", "-i", "bash", "-c", "export $(compgen -v); env -0"], stdout=subprocess.PIPE, text=True, check=True)
+    own = dict(entry.split("=", 1) for entry in listed.stdout.split("\0")[:-1])
+    return {name: value for name, value in own.items() if name not in ("_", "PATH", "PWD", "HOSTNAME", "SHELL", "TERM")}
+
+
+@pytest.mark.parametrize("words", [(), ("attach", "local0", "KIT_HOSTS=local0", "NNODES=1", "KIT_FINGERPRINT=0", "--", "true")])
+def test_a_job_runs_where_the_profile_exports_what_bash_says_of_itself(words: tuple[str, ...], open_folder: Path) -> None:
+    image = open_folder / "image.sif"
+    image.touch()
+    stub(open_folder / "bin", "apptainer", 'until [[ "$1" == */images/*.sif ]]; do shift; done; shift; exec "$@"\n')
+    run = run_dir(open_folder, "true", runtime="apptainer", image=str(image), stage="local", cache="keep", scratch=str(open_folder))
+    done = start(run, *words, env=slurm(folders=(open_folder / "bin", STUBS), KIT_LOG_DIR=str(open_folder), **bashs_own()))
+    assert done.returncode == 0 and "unbound variable" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("forget", ["forget_shell", "forget_host"])
+def test_the_scripts_find_what_bash_says_of_itself_and_hand_it_on_to_nobody(forget: str) -> None:
+    scripts = "".join(re.sub(r"(?m)(^|\s)#.*", "", path.read_text()) for path in SCRIPTS.rglob("*") if path.suffix != ".py" and path.is_file())
+    read = sorted(name for name in bashs_own() if re.search(rf"\$\{{?{name}\b", scripts))
+    assert {"SECONDS", "UID"} <= set(read)
+    script = (
+        f'KIT_RUNTIME=none; source {SCRIPTS}/lib/environment.sh; environment::{forget}; for name; do [[ -v "${{name}}" ]] || echo "no ${{name}}"; done; env'
+    )
+    lines = bash(script, *read, env={**environment(), **bashs_own()}, check=True).stdout.splitlines()
+    handed_on = {line.partition("=")[0] for line in lines if not line.startswith("BASH")}
+    assert not [line for line in lines if line.startswith("no ")] and not handed_on & {*read, "SHELLOPTS"}
 
 
 @pytest.mark.parametrize("name", inherit.FINDING)

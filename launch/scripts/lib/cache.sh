@@ -25,7 +25,7 @@ cache::choose() {
 # what the kernel says: nvidia-smi would take longer than all else at a start.
 cache::describe_machine() {
   local file line
-  machine="${HOSTTYPE}"
+  machine="$(uname -m)"
   while IFS= read -r line; do
     [[ "${line}" == 'model name'*:* ]] || continue
     machine="${line#*: }"

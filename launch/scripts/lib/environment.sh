@@ -53,6 +53,9 @@ environment::keep() {
   local kit_name
   while IFS= read -r kit_name; do
     # shellcheck disable=SC2053  # the right side is a pattern
-    [[ "${kit_name}" == @(${kit_kept}) ]] || unset "${kit_name}" 2>/dev/null || true # some are bash's own, and read-only
+    [[ "${kit_name}" != @(${kit_kept}) ]] || continue
+    export -n "${kit_name?}"
+    # These scripts read some that are bash's own, which it does not make anew. A profile may export them, as that of SLES does.
+    [[ "${kit_name}" == @(BASH*|EPOCH*|LINENO|SECONDS|UID) ]] || unset "${kit_name}" 2>/dev/null || true # others are read-only
   done < <(compgen -e)
 }
