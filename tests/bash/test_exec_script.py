@@ -84,7 +84,7 @@ def test_a_command_that_the_container_lacks_is_said_with_the_shells_code(tmp_pat
 def test_the_lines_of_host_setup_run_for_the_job_alone_and_a_command_beside_it_has_what_they_exported(tmp_path: Path) -> None:
     """They may unpack data, and fail where only a node has what they need."""
     tool = f'PATH="{tmp_path}/module:$PATH"; module() {{ echo "a module"; }}; export -f module'
-    lines = f"""mkdir '{tmp_path}/made'\n{tool}\nexport KEY='a "b"\n$c'\n"""
+    lines = f"""mkdir '{tmp_path}/made'\n{tool}\nexport KEY='a "b"\n$c' UID\n"""
     stub(tmp_path / "module", "tool", "echo of the module\n")
     run = run_dir(tmp_path, "echo up; until [[ -e go ]]; do sleep 0.1; done", nodes=2, launcher="srun", host_setup=lines)
     job = subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=slurm(2, (tmp_path / "bin",)), stderr=subprocess.PIPE, text=True)
