@@ -149,6 +149,14 @@ def test_what_another_job_told_its_program_is_not_this_jobs(tmp_path: Path) -> N
     assert (done.returncode, told(done), logs(run)["rank0.out"]) == (0, ["kit: local0: all ranks ended well"], "nothing nothing\n")
 
 
+@pytest.mark.parametrize(("program", "code", "attempts"), [("true", 0, 1), ("exit $((KIT_ATTEMPT < 2 ? 3 : 0))", 0, 2), ("exit 7", 7, 1)])
+def test_a_full_disk_that_takes_no_line_of_the_jobs_log_changes_no_run(program: str, code: int, attempts: int, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, program, max_restarts=attempts - 1)
+    with open("/dev/full", "w") as log:
+        done = subprocess.run(["bash", "run_script.sh"], cwd=run, env=slurm(), stdout=log, stderr=log, timeout=120)
+    assert (done.returncode, len(event_lines.read(run / f"log/{JOB_ID}", "rank_ended"))) == (code, attempts)
+
+
 def test_ranks_of_a_torch_program_that_never_met_end_well_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("# torch.distributed\n")
     own_port = {"SLURM_JOB_ID": str(JOB_ID + 500)}  # closed connections of the test before show for a minute

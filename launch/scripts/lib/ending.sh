@@ -246,7 +246,7 @@ ending::explain_silence() {
   fi
   event::note node_silent node "${node}" cause "${cause}" code "${code}" problem "${problem}" fix "${fix}"
   ending::show_log "${node:+${node}: }${problem}" "${log}"
-  [[ -z "${fix}" ]] || printf '  fix: %s\n' "${fix}" >&2
+  [[ -z "${fix}" ]] || printf '  fix: %s\n' "${fix}" >&2 || true
   kit::if_there restart::consider "${code}" "${rank}" "${node}"
   exit "${code}"
 }
@@ -271,7 +271,7 @@ ending::show_log() {
   said="$(ending::said "$2" | sed -E "${live}" | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
   [[ "$2" != rank[0-9]* ]] || what='it printed nothing'
   [[ -z "${said}" ]] || what="the end of ${log}:"$'\n'"${said}"
-  printf 'kit: error: %s; %s\n' "$1" "${what}" >&2
+  printf 'kit: error: %s; %s\n' "$1" "${what}" >&2 || true
 }
 
 # ending::said LOG - prints the last 200 lines of one of this attempt's logs, without torch's "[rank3]: " and its frames of C++.

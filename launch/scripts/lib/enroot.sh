@@ -105,7 +105,7 @@ enroot::create() {
     ! enroot::skip_entrypoint "${ENROOT_DATA_PATH}/${unfinished}" ||
     ! kept_container::stamp "${ENROOT_DATA_PATH}/${unfinished}" "image ${KIT_IMAGE}" ||
     ! mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"; then
-    printf '%s\n' "${output}" | tail -n 5 >&2
+    printf '%s\n' "${output}" | tail -n 5 >&2 || true
     kept_container::discard "${ENROOT_DATA_PATH}/${unfinished}"
     kit::die "enroot cannot unpack ${KIT_IMAGE}" \
       "see the lines above: a damaged image is built or copied again; free in ${ENROOT_DATA_PATH}: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ')" image-damaged

@@ -1,9 +1,10 @@
 # messages.sh - what kit says to people, on standard error, each line behind the name of the node that says it. No program reads it.
+# Where the disk with the log is full, the run goes on without.
 
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
-kit::say() { printf 'kit: %s: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$*" >&2; } # without a fork
-kit::error() { printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2; }
-kit::warn() { printf 'kit: warning: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2; }
+kit::say() { printf 'kit: %s: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$*" >&2 || true; } # without a fork
+kit::error() { printf 'kit: error: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2 || true; }
+kit::warn() { printf 'kit: warning: %s: %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$1" "$2" >&2 || true; }
 
 # kit::die PROBLEM FIX [CAUSE] - CAUSE is the name that `kit why` has for it. The first node learns it from the event.
 kit::die() {

@@ -172,7 +172,7 @@ peers::warn() {
 # peers::tell PROBLEM FIX - also to those who ask for the run later.
 peers::tell() {
   event::note never_met problem "$1" fix "$2"
-  printf 'kit: warning: %s\n  fix: %s\n' "$1" "$2" >&2
+  printf 'kit: warning: %s\n  fix: %s\n' "$1" "$2" >&2 || true
 }
 
 # peers::is_alone WORDS FILE... - whether the program is one of Accelerate, which finds no device here and was told of no CPU. It
