@@ -3,7 +3,7 @@
 #
 #   collect.sh list DAYS SCRATCH                    a line for each: node, KiB, days since its last use, path
 #   collect.sh remove DAYS SCRATCH NODE:PATH...     removes those of this node that still are not needed
-set -euo pipefail +o posix
+set -euo pipefail +o posix +o noclobber && shopt -u failglob
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/kept_container.sh"

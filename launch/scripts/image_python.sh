@@ -3,7 +3,7 @@
 # file. What the program asks comes on standard input.
 #
 #   KIT_RUN_DIR=launch/scripts KIT_RUNTIME=... KIT_IMAGE=... image_python.sh PROGRAM FOLDER MOUNT...
-set -euo pipefail +o posix
+set -euo pipefail +o posix +o noclobber && shopt -u failglob
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/environment.sh"

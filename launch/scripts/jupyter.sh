@@ -6,7 +6,7 @@
 # Who has the token can run anything here as this user. So it is in this process's environment and
 # in a file, both the user's alone, and in no argument. Jupyter's log, which could name it, is the
 # user's alone, too.
-set -euo pipefail +o posix
+set -euo pipefail +o posix +o noclobber && shopt -u failglob
 umask 077
 
 source "${KIT_RUN_DIR}/lib/messages.sh"

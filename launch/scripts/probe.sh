@@ -14,7 +14,7 @@
 # it ends. kit sends those when all nodes are ready: no file system is needed for that.
 #
 # Without -e: what fails is what is to be told, and the rest goes on.
-set -uo pipefail +o posix
+set -uo pipefail +o posix +o noclobber && shopt -u failglob
 # An older bash, which is to be told as well, takes an empty array for an unset one.
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || set +u
 

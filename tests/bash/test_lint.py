@@ -22,7 +22,7 @@ def is_bash(path: Path) -> bool:
     if not path.is_file() or path.suffix not in ("", ".sh", ".bash"):
         return False
     first = path.open("rb").readline()
-    return path.suffix != "" or (first.startswith(b"#!") and b"bash" in first)
+    return path.suffix != "" or (first.startswith(b"#!") and b"sh" in first)
 
 
 def relative(paths: list[Path]) -> list[str]:

@@ -184,6 +184,7 @@ def test_a_run_uses_the_copy_and_the_next_one_makes_none(stage: str, kit, tmp_pa
     (tmp_path / "scratch").mkdir()
     (tmp_path / "profile.yaml").write_text(f"scratch: {tmp_path}/scratch\n")
     (tmp_path / "program.sh").write_text("true\n")
+    (tmp_path / "start-up.sh").write_text("echo Welcome\n")  # which is no answer of a node
     image = tmp_path / "image.sif"
     image.write_bytes(os.urandom(10_000))
     stub(
@@ -208,8 +209,7 @@ def test_a_run_uses_the_copy_and_the_next_one_makes_none(stage: str, kit, tmp_pa
     ]
     (tmp_path / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\n")
     arguments[1] = "job.yaml"
-    (tmp_path / "greets.sh").write_text('[[ "${0##*/}" != run_script.sh ]] || echo "Loading modules"\n')
-    first, second = (kit(*arguments, "--output", name, PATH=path, BASH_ENV=str(tmp_path / "greets.sh")) for name in ("first", "second"))
+    first, second = (kit(*arguments, "--output", name, PATH=path, BASH_ENV=str(tmp_path / "start-up.sh")) for name in ("first", "second"))
     copy = tmp_path / "scratch" / f"kit-{os.getuid()}" / "images" / f"{fingerprint(image)}.sif"
     for run in ("first", "second"):
         assert {word for file in (tmp_path / run).glob("images") for word in file.read_text().splitlines()} == {str(copy)}

@@ -3,7 +3,7 @@
 # itself, as with torch.multiprocessing.spawn. It finds NNODES, NODE_RANK, NPROC_PER_NODE, MASTER_ADDR and MASTER_PORT.
 # tasks-per-node: 1
 # signals: passed-on
-set -euo pipefail +o posix
+set -euo pipefail +o posix +o noclobber && shopt -u failglob
 [[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
 readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 

@@ -5,7 +5,7 @@
 # processes-per-node: 1
 # addresses: all
 # signals: passed-on
-set -euo pipefail +o posix
+set -euo pipefail +o posix +o noclobber && shopt -u failglob
 [[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
 readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 

@@ -5,7 +5,7 @@
 #
 # The arguments NAME=VALUE are what run_script.sh knows of this node. By hand, on one machine:
 #   bash torchrun.sh NNODES=1 NODE_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=61000 KIT_LOG_DIR="$PWD/log"
-set -euo pipefail +o posix
+set -euo pipefail +o posix +o noclobber && shopt -u failglob
 [[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
 readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 

@@ -5,7 +5,8 @@
 # own_lines.sh KEY WORD... - for setup and host_setup the WORDs are the command that takes this shell's place behind the lines;
 # for a script they are its arguments.
 # only: setup.sh host_setup.sh script.sh
-set -eETo pipefail +o posix # ET: their lines are counted in functions, too. Not u: scripts to be sourced often read variables that are not set
+set -eETo pipefail +o posix +o noclobber # ET: their lines are counted in functions, too. Not u: scripts to be sourced often read variables that are not set
+shopt -u failglob
 # Exported in the user's shell, they would give what these lines start the options of this one.
 export -n SHELLOPTS BASHOPTS
 readonly KIT_KEY="$1" KIT_LINES="${KIT_RUN_DIR}/$1.sh"

@@ -4,7 +4,7 @@
 # KIT_BEAT_S: seconds between two lines. KIT_STALL_S: not empty where the first node wants to know whether the ranks work.
 # KIT_FIRST: the first node, which writes KIT_LOG_DIR/.alive. KIT_ID, KIT_ON_PREEMPT, KIT_SECRETS: of the job.
 # only: KIT_LEAST_NODES
-set -euo pipefail +o posix
+set -euo pipefail +o posix +o noclobber && shopt -u failglob
 
 readonly BUSY_TICKS=10       # hundredths of a second of CPU time in a second, of all ranks of a node, from which on they work
 readonly MOVED_BYTES=1048576 # or what they read and write in a second

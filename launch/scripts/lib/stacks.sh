@@ -13,7 +13,7 @@
 #
 # It prints fields with tabs between them, the node's name first, for diagnose/hang/stacks.py:
 #   process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
-set -euo pipefail +o posix
+set -euo pipefail +o posix +o noclobber && shopt -u failglob
 
 readonly STACKS_DUMP_S="${STACKS_DUMP_S:-10}" # py-spy takes 10 ms
 readonly STACKS_CHILDREN=8                    # of a rank that waits for them
