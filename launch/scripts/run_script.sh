@@ -24,8 +24,8 @@ if [[ ! -r "${KIT_RUN_DIR}/env.sh" ]]; then
   exit 1
 fi
 source "${KIT_RUN_DIR}/lib/environment.sh"
-# The program of another job may have submitted this one. When host_setup has run, it has been forgotten already.
-[[ "${1:-batch}" != @(batch|shell|jupyter) || -n "${KIT_HOST_IS_SET_UP:-}" && -e host_setup.sh ]] || environment::forget_other_job
+# The program of another job may have started this. When host_setup has run, it has been forgotten already.
+[[ "${1:-batch}" != @(batch|attach|shell|jupyter) || -n "${KIT_HOST_IS_SET_UP:-}" && -e host_setup.sh ]] || environment::forget_other_job
 environment::choose_cluster "${1:-batch}"
 # shellcheck source=/dev/null
 source "${KIT_RUN_DIR}/env.sh"

@@ -97,13 +97,13 @@ def bashs_own() -> dict[str, str]:
     return {name: value for name, value in own.items() if name not in ("_", "PATH", "PWD", "HOSTNAME", "SHELL", "TERM")}
 
 
-@pytest.mark.parametrize("words", [(), ("attach", "local0", "KIT_HOSTS=local0", "NNODES=1", "KIT_FINGERPRINT=0", "--", "true")])
+@pytest.mark.parametrize("words", [(), ("attach", "local0", "KIT_HOSTS=local0", "NNODES=1", "KIT_FINGERPRINT=0", "KIT_LOG_DIR=log", "--", "true")])
 def test_a_job_runs_where_the_profile_exports_what_bash_says_of_itself(words: tuple[str, ...], open_folder: Path) -> None:
     image = open_folder / "image.sif"
     image.touch()
     stub(open_folder / "bin", "apptainer", 'until [[ "$1" == */images/*.sif ]]; do shift; done; shift; exec "$@"\n')
     run = run_dir(open_folder, "true", runtime="apptainer", image=str(image), stage="local", cache="keep", scratch=str(open_folder))
-    done = start(run, *words, env=slurm(folders=(open_folder / "bin", STUBS), KIT_LOG_DIR=str(open_folder), **bashs_own()))
+    done = start(run, *words, env=slurm(folders=(open_folder / "bin", STUBS), **bashs_own()))
     assert done.returncode == 0 and "unbound variable" not in done.stderr, done.stderr
 
 

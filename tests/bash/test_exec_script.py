@@ -16,6 +16,8 @@ import event_lines
 FACTS = ["NNODES=2", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=61000", "KIT_RENDEZVOUS_ID=1.0", "KIT_ADDRESSES=", "KIT_FINGERPRINT=", "KIT_HOSTS=n1,n2"]
 # As of a shell on a node of another job, which whoever looks into this one may be in.
 OUTER = {"SLURM_CPUS_PER_TASK": "4", "SLURM_NTASKS": "9", "SLURM_RESTART_COUNT": "3", "SRUN_CPUS_PER_TASK": "4", "SLURM_EXCLUSIVE": "yes"}
+# And what that job has told its ranks.
+OUTER |= {f"KIT_{name}": "outer" for name in ("CACHE", "SECRETS", "SHARE", "NOTIFY", "PACKAGES", "EVENTS", "PROGRESS", "CHECKPOINT_FILE")}
 KEPT = {
     **{"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CONF_SERVER": "ctl", "SLURM_SACK_SOCKET": "/run/sack.socket"},
     **{"SLURM_CLUSTERS": "this", "SLURM_JWT": "token"},
@@ -24,9 +26,9 @@ KEPT = {
 
 def attach(run: Path, hosts: str, *command: str, body: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """A command in a job's step; the stub of srun notes what it is given, and runs it as the step's only task."""
-    note = 'env -0 >"${KIT_STUB}/environ"; printf "%s\\0" "$@" >"${KIT_STUB}/argv"\n'
+    note = 'env -0 >"${KIT_TEST_STUB}/environ"; printf "%s\\0" "$@" >"${KIT_TEST_STUB}/argv"\n'
     stub(run.parent / "bin", "srun", note + (body or 'while [[ "$1" == -* ]]; do shift; done\nSLURM_NODEID=0 SLURM_NNODES=1 SLURMD_NODENAME=n2 "$@"\n'))
-    env = environment(run.parent / "bin", SCRIPTS / "local", SLURM_JOB_ID=str(JOB_ID), KIT_STUB=str(run.parent), **{**OUTER, **KEPT, **variables})
+    env = environment(run.parent / "bin", SCRIPTS / "local", SLURM_JOB_ID=str(JOB_ID), KIT_TEST_STUB=str(run.parent), **{**OUTER, **KEPT, **variables})
     words = ["bash", "run_script.sh", "attach", hosts, *FACTS, f"KIT_LOG_DIR={run}/log", "--", *command]
     return subprocess.run(words, cwd=run, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
 
@@ -47,6 +49,7 @@ def test_the_step_beside_the_ranks_has_nothing_of_another_allocation(tmp_path: P
     facts = [*FACTS, f"KIT_LOG_DIR={run}/log"]
     assert words == [*step, *common, "bash", f"{run}/run_script.sh", "exec", *facts, "--", "bash", "-c", "exit 4"]
     assert {name: value for name, value in environ.items() if name.startswith(("SLURM_", "SRUN_"))} == KEPT
+    assert "outer" not in environ.values()
 
 
 def test_a_command_in_an_arrays_task_has_the_values_of_that_task(kit, tmp_path: Path) -> None:
