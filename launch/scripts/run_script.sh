@@ -20,7 +20,7 @@ export KIT_RUN_DIR
 cd -- "${KIT_RUN_DIR}" # the user's start-up file (BASH_ENV) may have gone elsewhere
 if [[ ! -r "${KIT_RUN_DIR}/env.sh" ]]; then
   printf 'kit: error: %s: no env.sh in %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "${KIT_RUN_DIR}" \
-    "the run directory must be on a file system that every node sees; if it was moved: sbatch --chdir=NEW_PLACE run_script.sh" >&2
+    "the run directory must be on a file system that every node sees; if it was moved: sbatch --chdir=NEW_PLACE run_script.sh${BASH_ENV:+; BASH_ENV (${BASH_ENV}) must not change the folder}" >&2
   exit 1
 fi
 source "${KIT_RUN_DIR}/lib/environment.sh"

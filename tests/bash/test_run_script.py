@@ -609,6 +609,16 @@ def test_a_run_directory_without_its_values_is_reported(tmp_path: Path) -> None:
     )
 
 
+def test_a_start_up_file_that_leaves_the_run_directory_is_named(tmp_path: Path) -> None:
+    """Slurm runs a copy of the script, which has only the folder to go by."""
+    copied = shutil.copy(run_dir(tmp_path, "true") / "run_script.sh", tmp_path / "slurm_script")
+    (tmp_path / "start-up.sh").write_text("cd /\n")
+    start_up = str(tmp_path / "start-up.sh")
+    done = subprocess.run(["bash", copied], cwd=tmp_path / "run", env=slurm(BASH_ENV=start_up), capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "kit: error: local0: no env.sh in /")
+    assert done.stderr.endswith(f"; BASH_ENV ({start_up}) must not change the folder\n")
+
+
 def test_a_start_outside_slurm_is_refused(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true")
     env = slurm()
