@@ -102,6 +102,13 @@ def test_a_failure_before_the_ranks_is_noted_with_its_code_and_a_requeued_attemp
     assert [event["event"] for event in second["local0"]] == ["rank_started", "rank_ended"]
 
 
+def test_a_locale_that_a_node_lacks_is_warned_of_by_no_event() -> None:
+    done = bash(
+        'source "$1"; KIT_ATTEMPT=1; event::line start problem "é"; echo "${KIT_LINE}"', SCRIPTS / "lib/events.sh", env=environment(LC_ALL="xx_XX.UTF-8")
+    )
+    assert '"problem": "é"' in done.stdout and "events.sh" not in done.stderr, done.stderr
+
+
 def test_a_locales_comma_and_a_bash_without_fractions_give_seconds() -> None:
     script = (
         'source "$1"; unset EPOCHREALTIME; EPOCHREALTIME=1700000000,123456; event::now; echo "${KIT_NOW}"; unset EPOCHREALTIME; event::now; echo "${KIT_NOW}"'

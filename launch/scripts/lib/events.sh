@@ -54,7 +54,7 @@ event::line() {
   event::now
   KIT_LINE="{\"t\": ${KIT_NOW}, \"attempt\": ${KIT_ATTEMPT}, \"event\": \"${kit_event}\""
   while (($#)); do
-    event::value "$1" "$2"
+    event::value "$1" "$2" 2>/dev/null # where this machine lacks the user's locale, bash says so at each return from LC_ALL=C
     KIT_LINE+=", \"$1\": ${KIT_VALUE}"
     shift 2
   done
