@@ -393,6 +393,24 @@ def test_where_slurm_ends_the_job_and_the_beats_at_once_the_script_hears_of_it(t
     assert time.monotonic() - begun_s < 30  # and not when the ranks have ended
 
 
+SET_BACK = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/beat.sh"
+beat::listen() { sleep 0.3; [[ -n "${back:-}" ]] || { back=yes SECONDS=0; }; }
+beat::look() { echo looked; kill "${ranks}"; }
+beat::look_for_lost() { :; }
+SECONDS=1000 KIT_BEATS=yes KIT_SIGNAL='' KIT_LATE_S=10
+sleep 20 &
+ranks=$!
+beat::wait "${ranks}" || true
+"""
+
+
+def test_a_clock_that_is_set_back_keeps_no_node_from_being_looked_for() -> None:
+    done = bash(SET_BACK, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+    assert done.stdout == "looked\n", done.stderr
+
+
 SILENT = """
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
