@@ -230,6 +230,31 @@ def test_an_image_that_this_node_sees_differently_is_refused(node: Node) -> None
     )
 
 
+def test_an_image_that_cannot_be_read_to_its_end_has_one_reason(node: Node) -> None:
+    script = 'for file in messages image; do source "${KIT_RUN_DIR}/lib/${file}.sh"; done; image::check'
+    unreadable = {"KIT_IMAGE": "/proc/self/mem", "KIT_FINGERPRINT": "0"}  # a read of its beginning fails: EIO
+    done = bash(script, env={**node.environment(), **unreadable})
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (
+        1,
+        [
+            "kit: error: node7: the image /proc/self/mem cannot be read",
+            "  fix: see the line above; try: head -c 1 '/proc/self/mem'",
+        ],
+    )
+
+
+def test_a_copy_that_cannot_be_read_is_made_again_and_no_reason_to_end(node: Node) -> None:
+    node.prepare()
+    stub(
+        node.folder / "bin",
+        "head",
+        f'[[ "${{!#}}" != *.sqsh || -e "{node.folder}/failed" ]] || {{ touch "{node.folder}/failed"; exit 1; }}\nexec /usr/bin/head "$@"\n',
+    )
+    done = node.prepare()
+    assert (done.returncode, done.stdout) == (0, f"{node.copy()}\n")
+    assert (node.folder / "failed").exists() and "kit: error" not in done.stderr, done.stderr
+
+
 def received(node: Node) -> Path:
     """Where sbcast puts what it sends; on every node, of each job a copy."""
     node.images.mkdir(parents=True, exist_ok=True)  # as the step before has made it
