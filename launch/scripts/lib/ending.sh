@@ -85,7 +85,7 @@ ending::name_down() {
   found="$(timeout 10 sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"
   while read -r node state; do
     [[ -z "${node}" ]] || ending::name_lost "${node}" "${state}"
-  done < <(grep -E ' (down|fail)' <<<"${found}" || grep -F '*' <<<"${found}" || true)
+  done < <(grep -E ' (down|fail)' < <(printf '%s\n' "${found}") || grep -F '*' < <(printf '%s\n' "${found}") || true)
 }
 
 # ending::name_lost NODE STATE
@@ -120,7 +120,7 @@ ending::explain_failure() {
   fi
   if ! read -r rank code at local_rank how after < <(blame::first); then
     [[ -n "${failed}" ]] || ending::explain_silence
-    read -r at rank local_rank code <<<"${failed}" # the oldest, without awk
+    read -r at rank local_rank code < <(printf '%s\n' "${failed}") # the oldest, without awk
     how=failed after=0
   fi
   ending::name_rank

@@ -86,7 +86,7 @@ enroot::open_folders() {
   for ((i = 1; i < ${#KIT_MOUNTS[@]}; i += 3)); do targets+=("${KIT_MOUNTS[i]}"); done
   for target in "${targets[@]}"; do
     path="$1"
-    IFS=/ read -ra parts <<<"${target%/*}"
+    IFS=/ read -ra parts < <(printf '%s\n' "${target%/*}")
     for part in "${parts[@]}"; do
       path+="/${part}"
       [[ -d "${path}" && ! -L "${path}" && "${part}" != .. ]] || break # a link may lead out of the container

@@ -34,7 +34,7 @@ gpus::names() { sed -n 's/ (UUID: .*//; s/^GPU [0-9]*: *//p'; }
 # GPUs to Slurm may be parts of one.
 gpus::missing_of() {
   local -i kit_count
-  kit_count="$(gpus::names <<<"$1" | grep -c .)" || kit_count=0
+  kit_count="$(gpus::names < <(printf '%s\n' "$1") | grep -c .)" || kit_count=0
   ((kit_count >= KIT_GPUS_PER_NODE)) || [[ "$1" == *' MIG '* ]] || printf 'shows %d of %d GPUs' "${kit_count}" "${KIT_GPUS_PER_NODE}"
 }
 
@@ -58,11 +58,11 @@ gpus::check() {
     kit::die "no GPU's device file (/dev/nvidia0) is in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
       "look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option" fewer-gpus
   if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
-    IFS=, read -ra kit_gpus <<<"${CUDA_VISIBLE_DEVICES}"
+    IFS=, read -ra kit_gpus < <(printf '%s\n' "${CUDA_VISIBLE_DEVICES}")
   elif command -v nvidia-smi >/dev/null; then
     kit_said="$(gpus::ask 2>/dev/null)" || kit_rc=$?
     ((kit_rc != 124)) || return 0 # a slow tool says nothing of the GPUs
-    mapfile -t kit_gpus < <(gpus::names <<<"${kit_said}")
+    mapfile -t kit_gpus < <(gpus::names < <(printf '%s\n' "${kit_said}"))
   else
     return 0 # other makes say nothing that counts as well inside a container
   fi

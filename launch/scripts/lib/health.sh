@@ -47,7 +47,7 @@ health::ask_program() {
   local said rc=0 last
   said="$(timeout --kill-after=1 "${KIT_ANSWER_S}" "${KIT_HEALTH}" 2>&1 </dev/null)" || rc=$?
   ((rc != 0)) || return 0
-  last="$(health::last_line <<<"${said}")"
+  last="$(health::last_line < <(printf '%s\n' "${said}"))"
   ((rc != 124 && rc != 137)) || last="no answer within ${KIT_ANSWER_S} s"
   printf 'does not pass %s: %s' "${KIT_HEALTH##*/}" "${last:-exit code ${rc}}"
 }
@@ -82,7 +82,7 @@ health::look_at_gpus() {
     printf 'has an nvidia-smi that %s\n' "${listing#nvidia-smi: }"
     return
   elif ((rc != 0)); then
-    printf 'has GPUs that do not answer: %s\n' "$(health::last_line <<<"${listing#nvidia-smi: }")"
+    printf 'has GPUs that do not answer: %s\n' "$(health::last_line < <(printf '%s\n' "${listing#nvidia-smi: }"))"
     return
   fi
   [[ -n "${KIT_LOOPBACK:-}" ]] || said="$(gpus::missing_of "${listing}")" # a rehearsal may have fewer
@@ -115,7 +115,7 @@ health::look_at_faults() {
       *reset* | *reboot* | *drain* | *recover*) printf 'has GPU %s, whose driver asks for: %s\n' "${bus}" "${action//[^A-Za-z0-9_ ]/?}" ;;
       *) untold+=("${bus}") ;;
     esac
-  done <<<"${gpus}"
+  done < <(printf '%s\n' "${gpus}")
   xids::find "${untold[@]}"
 }
 

@@ -86,7 +86,7 @@ notify::tell() {
   export KIT_RUN_DIR
   [[ -z "${KIT_SHARE:-}" ]] || umask "${KIT_UMASK}"
   KIT_RUN="${KIT_ID}" KIT_NAME="${KIT_NAME}" KIT_STATE="$2" KIT_EXIT_CODE="$3" KIT_CAUSE="$4" \
-    timeout --kill-after=1 "${KIT_TELL_S}" "${KIT_NOTIFY_COMMAND[@]}" <<<"${text}" >&2 ||
+    timeout --kill-after=1 "${KIT_TELL_S}" "${KIT_NOTIFY_COMMAND[@]}" < <(printf '%s\n' "${text}") >&2 ||
     kit::say "the command of \`notify\` ended with code $?: it was to tell of the job's $1 (124: it took more than ${KIT_TELL_S} s)"
 }
 

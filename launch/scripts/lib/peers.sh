@@ -126,7 +126,7 @@ peers::judge() {
   done
   ! peers::is_alone "$*" "${kit_files[@]}" || event::note alone framework accelerate
   kit_found="$({
-    grep -oE '(^| |/)(accelerate launch|torchrun) ' <<<"$*" | tr -d ' '
+    grep -oE '(^| |/)(accelerate launch|torchrun) ' < <(printf '%s\n' "$*") | tr -d ' '
     grep -ohE 'lightning|accelerate|deepspeed|torchrun|torch\.distributed|init_process_group|DistributedDataParallel' -- "${kit_files[@]}" /dev/null
     head -c 100000 -- "${kit_log}" | grep -oE '[Ll]ightning'
   } 2>/dev/null || true)"

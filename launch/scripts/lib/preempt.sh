@@ -129,7 +129,7 @@ preempt::ranks_told_to_stop() {
   # Where a rank noted no end, it was killed, perhaps because memory had run out, and the others were told to stop for it.
   [[ "${facts}" == *' PreemptTime='[0-9]* ]] || [[ "${ends}" == *"\"code\": ${KIT_GO_ON}, "* && -z "$(ranks::unended)" ]] || return 0
   # One that could not save, whose disk may be full, is the user's to know.
-  ! grep -qvE "\"code\": (0|${KIT_GO_ON}|143), " <<<"${ends}" || return 0
+  ! grep -qvE "\"code\": (0|${KIT_GO_ON}|143), " < <(printf '%s\n' "${ends}") || return 0
   preempt::go_on "the ranks were told to stop, and have ended"
 }
 

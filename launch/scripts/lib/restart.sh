@@ -47,12 +47,12 @@ restart::place() {
     return
   fi
   said="$(ending::said "rank$2.out")" || true
-  exception="$(grep -aoE '^([A-Za-z_][A-Za-z0-9_]*[.])*[A-Za-z_][A-Za-z0-9_]*(Error|Exception|Exit|Interrupt)\b' <<<"${said}" | tail -n 1)" || true
-  line="$(grep -aoE '^ *File "[^"]+", line [0-9]+' <<<"${said}" | tail -n 1)" || true
+  exception="$(grep -aoE '^([A-Za-z_][A-Za-z0-9_]*[.])*[A-Za-z_][A-Za-z0-9_]*(Error|Exception|Exit|Interrupt)\b' < <(printf '%s\n' "${said}") | tail -n 1)" || true
+  line="$(grep -aoE '^ *File "[^"]+", line [0-9]+' < <(printf '%s\n' "${said}") | tail -n 1)" || true
   if [[ -n "${exception}" ]]; then
     said="${exception}${line:+ at ${line#"${line%%[! ]*}"}}"
   else
-    said="$(sed '/^kit: /d; /^[[:space:]]*$/d' <<<"${said}" | tail -n 1 | tr -d '0-9' | cut -b 1-200)"
+    said="$(sed '/^kit: /d; /^[[:space:]]*$/d' < <(printf '%s\n' "${said}") | tail -n 1 | tr -d '0-9' | cut -b 1-200)"
     (($1 <= 128)) && [[ -n "${said}" ]] || said="${2:+rank $2}"
   fi
   printf '%sexit code %d%s' "${said:+${said}, }" "$1" "${progress:+, progress: ${progress}}"

@@ -28,7 +28,7 @@ xids::find() {
       else if (at + 0 >= since && (xid == 154 || index(bad, " " xid " "))) last[bus] = xid
     }
     END { for (i = split(own, gpu, " "); i > 0; i--) if (gpu[i] in last) printf "has GPU %s with Xid %d in the kernel log\n", gpu[i], last[gpu[i]] }
-  ' <<<"${log}"
+  ' < <(printf '%s\n' "${log}")
 }
 
 # xids::address BUS - prints what the log calls a GPU: 0000:3b:00 for 00000000:3B:00.0.
@@ -45,7 +45,7 @@ xids::log() {
   said="$(timeout 5 dmesg 2>/dev/null)" || said=''
   [[ -n "${said}" ]] || said="$(timeout 5 journalctl --dmesg --boot --output=short-monotonic --quiet --no-pager 2>/dev/null)" || said=''
   [[ -n "${said}" ]] || return 1
-  grep -F 'NVRM: ' <<<"${said}" || true
+  grep -F 'NVRM: ' < <(printf '%s\n' "${said}") || true
 }
 
 # xids::warn - on the first node: says once where nobody could look.
