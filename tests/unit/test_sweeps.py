@@ -22,6 +22,7 @@ WRITTEN = """\
 KIT_TASK="${SLURM_ARRAY_TASK_ID:?not set, and this run is a sweep: Slurm sets it for each task of sbatch run_script.sh}"
 KIT_SWEEP_lr=(0.1 0.1 0.1 1e-3 1e-3 1e-3)
 KIT_SWEEP_name=(a $'it\\'s $(id)' 010 a $'it\\'s $(id)' 010)
+: "${KIT_SWEEP_lr[KIT_TASK]?the tasks of this sweep are 0-5}"
 
 KIT_CODE=
 KIT_COMMAND=(train.py --lr "${KIT_SWEEP_lr[KIT_TASK]}" --name="${KIT_SWEEP_name[KIT_TASK]}"-"${KIT_SWEEP_lr[KIT_TASK]}" '{other}' '{}' '{{1}}')

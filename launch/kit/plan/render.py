@@ -185,7 +185,7 @@ def _program(plan: Plan) -> list[str]:
         "# source, target, rw or ro; data: a squashfs file, whose content is mounted",
         mounts(plan.container),
         "",
-        *_when(sweep, sweep_table.environment(sweep), ""),
+        *([sweep_table.environment(sweep), ""] if sweep else []),
         *_when(plan.policy.checkpoints, f"KIT_CHECKPOINT_PATH={checkpoints}"),
         f"KIT_CODE={code if program.code else ''}",
         command,

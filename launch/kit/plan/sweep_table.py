@@ -38,13 +38,17 @@ def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:
 def environment(table: Table) -> str:
     """Return the part of env.sh with the values, which each task reads by its number."""
     columns = "\n".join(
-        f"KIT_SWEEP_{name}={quote.bash_array(list(values))}" for name, values in table
+        f"KIT_SWEEP_{column}={quote.bash_array(list(words))}" for column, words in table
     )
+    name, values = table[0]
+    last = len(values) - 1
+    guard = f': "${{KIT_SWEEP_{name}[KIT_TASK]?the tasks of this sweep are 0-{last}}}"'
     set_by = "Slurm sets it for each task of sbatch run_script.sh"
     return f"""\
 # The sweep: task 0 of the array takes the first value of each, task 1 the second, and so on.
 KIT_TASK="${{SLURM_ARRAY_TASK_ID:?not set, and this run is a sweep: {set_by}}}"
-{columns}"""
+{columns}
+{guard}"""
 
 
 def word(text: str, table: Table) -> str:
