@@ -334,14 +334,14 @@ def test_the_ranks_of_this_task_alone_are_ended_and_without_slurms_help_by_srun(
 WAITS_FOR_EARLIER = """
 source "${KIT_RUN_DIR}/lib/again.sh"
 squeue() { echo '77.1 ranks'; }
-sleep() { SECONDS=$((SECONDS + 10)); echo asked; } # squeue is slow
+sleep() { SECONDS=$((SECONDS + 10)); echo "asked $1 s ago"; } # squeue is slow
 KIT_ID=77
 again::wait_for_earlier
 """
 
 
 def test_ranks_that_do_not_end_keep_the_next_attempt_waiting_for_half_a_minute_however_slow_squeue_is() -> None:
-    assert bash(WAITS_FOR_EARLIER, env=environment(KIT_RUN_DIR=str(SCRIPTS))).stdout == "asked\n" * 3
+    assert bash(WAITS_FOR_EARLIER, env=environment(KIT_RUN_DIR=str(SCRIPTS))).stdout == "asked 1 s ago\n" * 3
 
 
 LEAVES_OUT = """

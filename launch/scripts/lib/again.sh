@@ -25,7 +25,7 @@ again::start() {
 again::wait_for_earlier() {
   local -ri begin_s=SECONDS
   [[ -z "${KIT_LOST:-}" ]] || return 0 # they were on a node that cannot say that they have
-  while ((SECONDS - begin_s < 30)) && [[ -n "$(again::running ranks)" ]]; do sleep 0.2; done
+  while ((SECONDS - begin_s < 30)) && [[ -n "$(again::running ranks)" ]]; do sleep 1; done
 }
 
 # again::running PATTERN - prints the ids of the job's steps of such names. Not by SLURM_JOB_ID: one task of each array has the array's own
