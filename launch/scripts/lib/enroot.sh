@@ -39,8 +39,8 @@ enroot::is_own() { [[ -O "$1" && "$(stat -c %u -- "${1%/}")" == @(0|"${UID}") ]]
 
 # Past a few nodes, enroot's lock inside a container on a shared file system times out.
 enroot::is_remote() {
-  case "$(stat --file-system --format=%T -- "$1")" in
-    nfs* | lustre | gpfs | beegfs | fhgfs | ceph | panfs | smb* | cifs | afs | wekafs) return 0 ;;
+  case "$(df --output=fstype -- "$1" | tail -n 1)" in # stat knows no more than the numbers of some
+    nfs* | lustre | gpfs | beegfs* | fhgfs | *ceph* | panfs | pvfs* | orangefs | smb* | cifs | afs | weka* | vast* | dvs | *gluster* | fuse.sshfs | fuse.juicefs) return 0 ;;
     *) return 1 ;;
   esac
 }
