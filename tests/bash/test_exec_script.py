@@ -75,11 +75,11 @@ def test_what_several_nodes_say_comes_with_their_names(said: str, shown: str, tm
     assert words[2:6] == ["--nodelist=n1,n3", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"] and "--label" in words
 
 
-def test_a_command_that_the_container_lacks_is_said_with_the_shells_code(tmp_path: Path) -> None:
+def test_a_command_that_is_not_there_is_said_with_the_shells_code(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, launcher="srun")
     done = attach(run, "n2", "no-such-command")
     assert done.returncode == 127
-    assert done.stderr == "kit: error: n2: there is no no-such-command in the container\n  fix: choose another command, or an image that has it\n"
+    assert done.stderr == "kit: error: n2: there is no no-such-command on this node\n  fix: choose another command, or install it there\n"
     # The job's own record of failures is for its ranks.
     assert os.listdir(run / "log") == []
 

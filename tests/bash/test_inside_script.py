@@ -92,6 +92,29 @@ def test_a_home_that_is_not_in_the_container_is_replaced_by_one_that_can_be_writ
     assert done.stdout == f"[node1] HOME {tmp_path}/kit-home-4711\n", done.stderr
 
 
+def test_a_home_that_cannot_be_made_in_tmp_is_said(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", nodes=2, launcher="spawn", runtime="apptainer", workdir="/")
+    home = own_tmp(run, tmp_path / "tmp")
+    (tmp_path / "tmp").touch()  # so root cannot make one there, either
+    done = inside(run, launcher="spawn", HOME="/not/in/the/container", FOLDER=str(tmp_path / "tmp"))
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (
+        1,
+        [
+            f"kit: error: node7: cannot make {home}, in place of a home that is not writable",
+            "  fix: mount a writable folder as /tmp: `mounts: [/local:/tmp]`",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("runtime", "where", "fix"),
+    [("none", "on this node", "it must be on a file system that every node sees"), ("apptainer", "in the container", "add it to the job's mounts")],
+)
+def test_a_working_directory_that_is_not_there_is_said(runtime: str, where: str, fix: str, tmp_path: Path) -> None:
+    done = inside(run_dir(tmp_path, "true", nodes=2, launcher="spawn", runtime=runtime, workdir="/not/there"), launcher="spawn")
+    assert done.stderr.endswith(f"kit: error: node7: the working directory /not/there is not {where}\n  fix: {fix}\n")
+
+
 @pytest.mark.parametrize("whose", ["a link", "somebody else's"])
 def test_a_home_that_somebody_else_prepared_in_tmp_is_refused(whose: str, tmp_path: Path) -> None:
     """Caches hold code that is loaded; and everybody may write to /tmp."""

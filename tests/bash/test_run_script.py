@@ -423,14 +423,14 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     done = subprocess.run([*without, *inside], cwd=run, env={**env, "CUDA_VISIBLE_DEVICES": "0,1"}, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (
         1,
-        "kit: error: node7: no GPU's device file (/dev/nvidia0) is in the container, and the job asked for 2\n"
+        "kit: error: node7: this node shows no GPU's device file (/dev/nvidia0), and the job asked for 2\n"
         "  fix: look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option\n",
     )
     inside = [*without, "--ro-bind", "/dev/null", "/dev/nvidia0", *inside]
     done = subprocess.run(inside, cwd=run, env=env, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (
         1,
-        "kit: error: node7: the container shows 1 of the 2 GPUs that the job asked for\n"
+        "kit: error: node7: this node shows 1 of the 2 GPUs that the job asked for\n"
         f"  fix: look at the node: nvidia-smi; without it: sbatch --exclude=node7 {run}/run_script.sh\n",
     )
     for variable, value, option in (

@@ -87,7 +87,9 @@ def test_a_container_that_starts_from_an_empty_environment_gets_the_tasks_values
     assert (run.parent / "task3").read_text().split("\0") == expected(3)
 
 
-@pytest.mark.parametrize(("number", "said"), [("", "SLURM_ARRAY_TASK_ID: not set, and this run is a sweep"), ("99", f"the tasks of this sweep are 0-{len(HOSTILE) - 1}")])
+@pytest.mark.parametrize(
+    ("number", "said"), [("", "SLURM_ARRAY_TASK_ID: not set, and this run is a sweep"), ("99", f"the tasks of this sweep are 0-{len(HOSTILE) - 1}")]
+)
 def test_a_task_without_values_starts_nothing(number: str, said: str, run: Path) -> None:
     done = start(run, 0, SLURM_ARRAY_TASK_ID=number)
     assert done.returncode != 0 and said in done.stderr

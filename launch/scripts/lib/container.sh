@@ -35,13 +35,19 @@ container::begin() {
   container::check_gpus
   container::set_variables
   [[ "${KIT_RUNTIME}" == none ]] || container::set_user
-  cd -- "${KIT_WORKDIR}" || kit::die "the working directory ${KIT_WORKDIR} is not in the container" "add it to the job's mounts" workdir-missing
+  cd -- "${KIT_WORKDIR}" || container::lack_workdir
   ((${#KIT_INSTEAD[@]} == 0)) || container::become "${KIT_INSTEAD[@]}"
   if [[ -e "${KIT_RUN_DIR}/setup.sh" ]]; then
     source "${KIT_RUN_DIR}/lib/setup.sh"
     setup::run
   fi
   container::check_fabric
+}
+
+container::lack_workdir() {
+  local kit_where='in the container' kit_fix="add it to the job's mounts"
+  [[ "${KIT_RUNTIME}" != none ]] || kit_where='on this node' kit_fix='it must be on a file system that every node sees'
+  kit::die "the working directory ${KIT_WORKDIR} is not ${kit_where}" "${kit_fix}" workdir-missing
 }
 
 # container::check_fabric - once a node, with the job's own variables, and what its setup has made of them.
@@ -62,9 +68,11 @@ container::take() {
 
 # container::become COMMAND... - with the same variables as the ranks have.
 container::become() {
+  local kit_where='in the container' kit_fix='an image that has it'
+  [[ "${KIT_RUNTIME}" != none ]] || kit_where='on this node' kit_fix='install it there'
   container::job_env
   command -v -- "$1" >/dev/null || {
-    kit::error "there is no $1 in the container" "choose another command, or an image that has it"
+    kit::error "there is no $1 ${kit_where}" "choose another command, or ${kit_fix}"
     exit 127
   }
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::take
@@ -148,7 +156,8 @@ container::set_user() {
   export PYTHONNOUSERSITE=1                             # packages in ~/.local would shadow the image's
   [[ ! -w "${HOME:-/nonexistent}" ]] || return 0
   export HOME="/tmp/kit-home-${KIT_UID:-${UID}}" # for caches; root of a container has the user's number outside
-  [[ -d "${HOME}" ]] || (umask 077 && mkdir -p -- "${HOME}")
+  [[ -d "${HOME}" ]] || (umask 077 && mkdir -p -- "${HOME}") ||
+    kit::die "cannot make ${HOME}, in place of a home that is not writable" "mount a writable folder as /tmp: \`mounts: [/local:/tmp]\`"
   # /tmp may be the host's, and code is loaded from these caches.
   [[ -O "${HOME}" && ! -L "${HOME}" ]] || kit::die "${HOME} belongs to somebody else" "have it removed"
 }

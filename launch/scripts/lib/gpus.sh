@@ -54,8 +54,10 @@ gpus::check() {
   local kit_said
   local -i kit_rc=0
   local -a kit_gpus=()
+  local kit_where='the container'
+  [[ "${KIT_RUNTIME}" != none ]] || kit_where='this node'
   { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || [[ -e /dev/kfd || -e /dev/dxg ]]; } >/dev/null ||
-    kit::die "no GPU's device file (/dev/nvidia0) is in the container, and the job asked for ${KIT_GPUS_PER_NODE}" \
+    kit::die "${kit_where} shows no GPU's device file (/dev/nvidia0), and the job asked for ${KIT_GPUS_PER_NODE}" \
       "look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option" fewer-gpus
   if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
     IFS=, read -ra kit_gpus < <(printf '%s\n' "${CUDA_VISIBLE_DEVICES}")
@@ -72,7 +74,7 @@ gpus::check() {
   local -r kit_option="$(gpus::binding_option)"
   [[ -z "${kit_option}" ]] ||
     kit_fix="Slurm binds each task to GPUs of its own by its option ${kit_option}: leave that out, or write \`gpu-bind: none\` under \`slurm\`"
-  kit::die "the container shows ${#kit_gpus[@]} of the ${KIT_GPUS_PER_NODE} GPUs that the job asked for" "${kit_fix}" fewer-gpus
+  kit::die "${kit_where} shows ${#kit_gpus[@]} of the ${KIT_GPUS_PER_NODE} GPUs that the job asked for" "${kit_fix}" fewer-gpus
 }
 
 # gpus::binding_option - prints the option of sbatch by which Slurm shows a task only some GPUs of its node, if the job has one.

@@ -32,7 +32,7 @@ kept_container::make_once() {
   local lock file
   ! "${is_whole}" "${place}" || return 0
   file="$(kept_container::lock "${place}")"
-  exec {lock}>"${file}"
+  { exec {lock}>"${file}"; } || kit::die "cannot write ${file}" "see the line above; free there: df -h ${file%/*}"
   flock --timeout 900 "${lock}" ||
     kit::die "another job has been ${doing} for 15 minutes" "look for it: fuser ${file}"
   "${is_whole}" "${place}" || "${@:4}" # nobody made it while we waited
