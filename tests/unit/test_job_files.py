@@ -65,6 +65,7 @@ BAD = {
     "env of bash": ("env:\n  UID: 0\n", "3: UID has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
     "env that limits bash": ("env:\n  FUNCNEST: 1\n", "3: FUNCNEST has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
     "env NUL": ('env:\n  A: "\\0"\n', "3: env: contains a NUL byte, which no program can receive", "remove it"),
+    "env too long": (f"env:\n  A: {'x' * 131_070}\n", "3: A, with its name, has 131072 bytes, and Linux takes 131071", "write it to a file, and name that"),
     "sbatch option": ("slurm: {partitionn: x}\n", "2: unknown sbatch option 'partitionn'", "did you mean 'partition'?"),
     "sbatch option with a key": ("slurm: {nodes: 2}\n", "2: 'nodes' does not belong under slurm", "use the job's own key: `nodes`"),
     "sbatch option of ours": ("slurm: {output: x}\n", "2: 'output' is set by the generated scripts", "remove it"),
@@ -206,6 +207,12 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(content: str, message: str,
 @pytest.mark.parametrize(
     ("command", "message", "fix"),
     [
+        pytest.param(
+            f"train.py {'x' * 131_072}",
+            "a word of the command has 131072 bytes, and Linux takes 131071",
+            "write it to a file, and name that",
+            id="a long word",
+        ),
         ("A=1 python train.py", "the command starts with the variable A", "write it under `env: {A: ...}`"),
         (
             "train.py && echo done",

@@ -26,6 +26,8 @@ def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
     if os.path.basename(words[0]) not in shell_words.SHELLS:
         shell_words.warn_of_literals(words, "the program", given.where, problems)
     token_check.refuse_arguments(words, given.where, problems)
+    for word in words:
+        values.refuse_long(word, "a word of the command has", given.where, problems)
     return tuple(words)
 
 

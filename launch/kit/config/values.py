@@ -25,6 +25,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile("([1-9][0-9]{0,5})([smhSMH])")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_MOST_BYTES = 32 * 4096 - 1  # MAX_ARG_STRLEN of execve(2), without the zero at the end
 QUICK = "quick"  # kit's own look at a node
 
 
@@ -195,6 +196,14 @@ def no_nul(value: str, where: str, problems: Problems) -> str:
     if "\0" in value:
         problems.add(where, "contains a NUL byte, which no program can receive", "remove it")
     return value
+
+
+def refuse_long(word: str, has: str, where: str, problems: Problems) -> None:
+    """Note a problem if Linux hands no program a word that long; `has` is its name, and a verb."""
+    size = len(word.encode(errors="surrogatepass"))
+    if size > _MOST_BYTES:
+        problem = f"{has} {size} bytes, and Linux takes {_MOST_BYTES}"
+        problems.add(where, problem, "write it to a file, and name that")
 
 
 def health(given: Located, problems: Problems) -> Optional[str]:

@@ -49,6 +49,8 @@ def environment(given: Located, problems: Problems) -> Optional[dict[str, str]]:
             problems.add(item.where, problem, 'write text; an empty value is ""')
             continue
         found[name] = values.no_nul(item.value, item.where, problems)
+        pair, has = f"{name}={item.value}", f"{name}, with its name, has"
+        values.refuse_long(pair, has, item.where, problems)
         token_check.refuse_value(name, item.value, item.where, problems)
         shell_words.warn_of_literals([item.value], name, item.where, problems)
     return found
