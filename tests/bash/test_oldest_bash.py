@@ -52,7 +52,7 @@ def test_no_script_needs_a_later_bash(script) -> None:
     assert later(script.read_text()) == []
 
 
-WITH_TEMPORARY_FILES = ("contents.sh", "reach.sh", "spares.sh")  # two are of kit doctor
+WITH_TEMPORARY_FILES = ("contents.sh", "reach.sh")  # of kit doctor
 
 
 @pytest.mark.parametrize("script", sorted(path for path in SCRIPTS.glob("l*/*.sh") if path.name not in WITH_TEMPORARY_FILES), ids=lambda path: path.name)

@@ -126,8 +126,8 @@ spares::ask_nodes() {
       return
     fi
     ((rc == 0)) || continue
-    IFS='|' read -r host unreached said <<<"${line}"
-    line=''
+    host="${line%%|*}" said="${line#*|}" line=''
+    unreached="${said%%|*}" said="${said#*|}"
     [[ -n "${host}" && -n "${problem["${host}"]+asked}" ]] || continue # the node's BASH_ENV may have a greeting
     problem["${host}"]="${said}" deaf["${host}"]="${unreached}"
   done
