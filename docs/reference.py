@@ -51,8 +51,9 @@ def page() -> str:
 def _keys() -> str:
     rows = [(f"`{key}`", _option(key), facts.meaning) for key, facts in jobs.KEYS.items()]
     more = (
-        "\nThe commands that take a job have these options; an option wins over the file. Brackets"
-        " hold the default.\n"
+        "\nThe commands that take a job have these options; an option wins over the file, and over"
+        " the file's keys that belong to it: `--on-preempt none` leaves `checkpoints` out, and"
+        " `--runtime apptainer` an `unpack` that it cannot do. Brackets hold the default.\n"
     )
     return "## Keys of a job file\n\n" + _table(("key", "option", "meaning"), rows) + more
 

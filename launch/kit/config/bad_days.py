@@ -20,7 +20,9 @@ class BadDays:
         "how often all ranks start again, in the same job, when one has failed [0]",
     )
     elastic: Optional[bool] = key(
-        values.flag, "let torchrun itself start the ranks again, by its c10d rendezvous"
+        values.flag,
+        "let torchrun itself start the ranks again, by its c10d rendezvous",
+        belongs_to="max_restarts",
     )
     stall_timeout: Optional[int] = key(
         values.duration,
@@ -36,6 +38,7 @@ class BadDays:
         ),
         "if the run hangs: end its ranks, and start them again if max_restarts allows it; or "
         "report: only record where they are [end]",
+        belongs_to="stall_timeout",
     )
     health: Optional[str] = key(
         values.health,
@@ -60,6 +63,7 @@ class BadDays:
         values.count,
         "seconds before the time limit at which the ranks are asked for a checkpoint, or the job"
         " goes back to the queue [120]",
+        belongs_to="on_preempt",
     )
     checkpoints: Optional[str] = key(
         values.line,
@@ -67,13 +71,17 @@ class BadDays:
         " shows that the run makes progress",
         "DIR",
         other_names="checkpoint_dir checkpoint_folder ckpt_dir",
+        belongs_to="on_preempt stall_timeout",
     )
     max_requeues: Optional[int] = key(
         values.count_or_zero,
         "how often the job may start again [as long as it makes progress]",
+        belongs_to="on_preempt",
     )
     resubmit: Optional[bool] = key(
-        values.flag, "continue at once as a new job; most sites hold a requeued job for two minutes"
+        values.flag,
+        "continue at once as a new job; most sites hold a requeued job for two minutes",
+        belongs_to="on_preempt",
     )
     share: Optional[str] = key(
         values.Words(

@@ -123,6 +123,7 @@ class Job(BadDays):
         " chooses [none]",
         "NAME",
         choices=lambda: plugins.choices("stages"),
+        belongs_to="image runtime",
     )
     cache: Optional[str] = container(
         values.Words(
@@ -132,6 +133,7 @@ class Job(BadDays):
         ),
         "compile caches (Triton, Inductor, CUDA): node: on each node's own disk; keep: also in a"
         " file beside the image, from which new nodes start; off: kit sets nothing [node]",
+        belongs_to="image runtime",
     )
     unpack: Optional[str] = container(
         values.unpack,
@@ -140,6 +142,7 @@ class Job(BadDays):
         " staged image]",
         "auto|yes|no",
         examples=lambda: ["auto", "yes", "no"],
+        belongs_to="image runtime",
     )
     time: Optional[str] = of_nodes(
         values.time_limit,
@@ -249,6 +252,8 @@ class Job(BadDays):
 
     # Where each key was given: "job.yaml:4" or "--nodes".
     places: Mapping[str, str] = field(default_factory=dict)
+    typed: frozenset[str] = frozenset()  # the keys whose values are not the file's
+    without_slurm: bool = False  # it runs on this machine, whatever its file was written for
 
     @property
     def most_nodes(self) -> int:
@@ -260,6 +265,11 @@ class Job(BadDays):
 
     def where(self, key: str) -> str:
         return self.places.get(key, "")
+
+    def gives_way(self, key: str) -> bool:
+        """Return whether the file's value of a key counts only where it fits what it belongs to."""
+        is_changed = not self.typed.isdisjoint(KEYS[key].belongs_to.split())
+        return key not in self.typed and (is_changed or self.without_slurm)
 
 
 KEYS = keys.declared(Job)

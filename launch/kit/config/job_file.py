@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,17 +63,31 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
     elif not {"command", "script"} & {*given, *intended}:
         fix = "add `command: train.py`, or lines of bash under `script: |`"
         problems.add(target, "no command is given", fix)
-    return Job(**parsed, places=places)
+    job = Job(**parsed, places=places, typed=frozenset(options))
+    # What is typed wins over the file, and over what belongs there to a key that is now off.
+    alone = [name for name in _left_alone(job, options) if name not in options]
+    unset: dict[str, Any] = dict.fromkeys(alone)
+    return replace(job, **unset)
 
 
 def without(job: Job, names: Iterable[str], command: str, problems: Problems) -> Job:
     """Return the job without keys that a command has no use for; refuse those that were typed."""
-    names = tuple(names)
-    for where in (job.places.get(name, "") for name in names):
+    unset: dict[str, Any] = dict.fromkeys(names)
+    unset.update(dict.fromkeys(_left_alone(replace(job, **unset), unset)))
+    for where in (job.places.get(name, "") for name in unset):
         if where.startswith("--"):
             problems.add(where, f"kit {command} does not use it", "leave it out")
-    unset: dict[str, Any] = dict.fromkeys(names)
     return replace(job, **unset)
+
+
+def _left_alone(job: Job, changed: Collection[str]) -> list[str]:
+    """Return the keys that belong to one of the changed keys, and to none that is on."""
+    return [
+        name
+        for name, key in KEYS.items()
+        if any(owner in changed for owner in key.belongs_to.split())
+        and all(getattr(job, owner) in (None, 0, "none") for owner in key.belongs_to.split())
+    ]
 
 
 def _refuse_both(parsed: dict[str, Any], given: dict[str, Located], problems: Problems) -> None:

@@ -20,8 +20,9 @@ _NEEDED = {
     "max_requeues": "checkpoint",
     "resubmit": "checkpoint",
 }
-# Keys that say nothing where nobody starts the job again, or is told of its end.
-NEVER = ("on_preempt", *_NEEDED, "max_restarts", "elastic", "notify")
+# Keys that say nothing where nobody starts the job again, or is told of its end. What belongs to
+# them goes with them; checkpoints also belong to stall_timeout.
+NEVER = ("on_preempt", "checkpoints", "max_restarts", "notify")
 _MOST_NOTICE_S = 0xFFFF  # the seconds of --signal have 16 bits
 
 
@@ -47,7 +48,7 @@ def on_preempt(job: Job, problems: Problems) -> str:
         for key, wanted in _NEEDED.items():
             if key == "checkpoints" and job.stall_timeout:
                 continue  # a new file there is progress
-            if getattr(job, key) is not None:
+            if getattr(job, key):
                 fix = f"add `on_preempt: {wanted}`, or leave it out"
                 problems.add(job.where(key), f"{key} says nothing without on_preempt", fix)
     return chosen

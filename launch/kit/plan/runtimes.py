@@ -81,6 +81,8 @@ def stage(job: Job, runtime: Optional[Plugin], problems: Problems) -> tuple[str,
     if not found or found.name == "none" or (runtime and runtime.name == "none"):
         return "none", ""
     if not is_file:
+        if job.gives_way("stage"):
+            return "none", ""
         problem = "there is no image file to copy to the nodes"
         fix = "remove `stage`, or name an image file: .sif, .sqsh"
         problems.add(job.where("stage"), problem, fix)

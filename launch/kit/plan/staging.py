@@ -68,7 +68,7 @@ def choose_unpack(
         return "", ""
     if not runtime.words("unpacks") or not runtime.words("mounts-image"):
         does = "unpacks every image" if runtime.words("unpacks") else "unpacks no image"
-        if asked != "auto":
+        if asked != "auto" and not job.gives_way("unpack"):
             problem = f"the runtime {runtime.name} {does}, whatever the job says"
             problems.add(job.where("unpack"), problem, "leave `unpack` out")
         return "", ""
@@ -100,8 +100,11 @@ def choose_cache(job: Job, runtime: Optional[Plugin], scratch: str, problems: Pr
 
     A job that does not ask for a cache has none where its folder cannot be mounted.
     """
-    if job.cache == "off":
+    cache, is_file = job.cache, bool(job.image) and "://" not in str(job.image)
+    if cache == "off":
         return ""
+    if cache == "keep" and not is_file and job.gives_way("cache"):
+        cache = "node"
     impossible = Problems()
     where = job.where("cache")
     place = scratch or "/tmp"  # noqa: S108
@@ -111,11 +114,11 @@ def choose_cache(job: Job, runtime: Optional[Plugin], scratch: str, problems: Pr
     if job.remap_root and runtime and runtime.is_local:
         problem = "root, which an engine's container has with remap_root, would own the caches"
         impossible.add(where, problem, "leave one of them out")
-    if job.cache == "keep" and (not job.image or "://" in job.image):
+    if cache == "keep" and not is_file:
         fix = "leave it out: the caches stay on each node's disk; or name an image file"
         impossible.add(where, "there is no image file to keep them beside", fix)
     if not impossible.found:
-        return job.cache or "node" if has_container else "node"  # a rehearsal keeps nothing
-    for found in impossible.found if job.cache else []:
+        return cache or "node" if has_container else "node"  # a rehearsal keeps nothing
+    for found in impossible.found if cache and not job.gives_way("cache") else []:
         problems.add(*found)
     return ""

@@ -32,7 +32,8 @@ def fit(job: Job, problems: Problems) -> Job:
 def ask_no_slurm(job: Job) -> Job:
     """Return the job without requests to Slurm that fit other nodes and another time limit."""
     names = [name for name in (*gpu_request.OPTIONS, "time-min") if name != "gpus-per-node"]
-    return replace(job, slurm={**(job.slurm or {}), **dict.fromkeys(names, Located("no", ""))})
+    unset = dict.fromkeys(names, Located("no", ""))
+    return replace(job, slurm={**(job.slurm or {}), **unset}, without_slurm=True)
 
 
 def of_file(plan: Plan, file: str) -> Plan:

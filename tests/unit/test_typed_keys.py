@@ -1,0 +1,103 @@
+"""What is typed wins over the job file, and over what belongs there to the key that it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.api.job_request import JobRequest, Use
+from kit.base.errors import UsageError
+from kit.config.job import option_name
+from kit.config.yaml_source import Located
+from kit.plan.plan import Plan
+from test_choice import tool
+
+pytestmark = pytest.mark.tame
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The plan of a job file with words KEY=VALUE over it, for a cluster or for this machine, where only these tools are installed."""
+    for name in ("train.py", "image.sqsh"):
+        (tmp_path / name).touch()
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def plan(job: str, typed: str = "", tools: str = "", *, here: bool = False) -> Plan:
+        Path("job.yaml").write_text(f"command: train.py\n{job}")
+        for name in tools.split():
+            tool(tmp_path / "bin", name)
+        pairs = [word.split("=") for word in typed.split()]
+        request = JobRequest("job.yaml", [], {key: Located(value, option_name(key)) for key, value in pairs})
+        return request.plan(request.load(), None, Use(runs_here=here))
+
+    return plan
+
+
+PREEMPTED = "on_preempt: requeue\ncheckpoints: out\ncheckpoint_s: 60\nmax_requeues: 3\nresubmit: true\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "typed"),
+    [
+        (PREEMPTED, "on_preempt=none"),
+        (PREEMPTED, "on_preempt=none resubmit=false"),
+        ("max_restarts: 3\nelastic: true\n", "max_restarts=0"),
+        ("", "resubmit=false"),
+        ("resubmit: false\n", ""),
+    ],
+)
+def test_a_key_that_is_switched_off_takes_along_what_belongs_to_it(job: str, typed: str, planned) -> None:
+    assert planned(job, typed).policy == planned("").policy
+
+
+def test_checkpoints_stay_where_they_show_that_a_run_does_not_hang(planned, tmp_path: Path) -> None:
+    assert planned(f"{PREEMPTED}stall_timeout: 10m\n", "on_preempt=none").policy.checkpoints == str(tmp_path / "out")
+
+
+def test_what_is_typed_and_says_nothing_is_refused(planned) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned(PREEMPTED, "on_preempt=none checkpoints=out")
+    assert str(refused.value) == "kit: --checkpoints: checkpoints says nothing without on_preempt\n  fix: add `on_preempt: requeue`, or leave it out"
+
+
+STAGED = "image: image.sqsh\nstage: local\ncache: keep\nunpack: yes\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "tools", "here", "chosen"),
+    [
+        ("image=docker://x", "docker", True, ("docker", "none", "node", "")),
+        ("runtime=apptainer", "apptainer", True, ("apptainer", "local", "keep", "")),
+        ("runtime=apptainer", "apptainer", False, ("apptainer", "local", "keep", "")),
+        ("", "apptainer", True, ("apptainer", "local", "keep", "")),
+        ("", "enroot", True, ("enroot", "local", "keep", "yes")),
+    ],
+)
+def test_how_the_image_of_the_file_starts_gives_way_to_what_is_typed_or_here(typed: str, tools: str, here: bool, chosen: tuple[str, ...], planned) -> None:
+    container = planned(STAGED, typed, tools, here=here).container
+    assert (container.runtime, container.stage, container.cache, container.unpack) == chosen
+
+
+@pytest.mark.parametrize(("job", "typed"), [(STAGED, "runtime=apptainer unpack=yes"), (f"{STAGED}runtime: apptainer\n", "nodes=2")])
+def test_what_does_not_fit_together_within_the_file_or_within_what_is_typed_is_refused(job: str, typed: str, planned) -> None:
+    with pytest.raises(UsageError, match="the runtime apptainer unpacks no image, whatever the job says"):
+        planned(job, typed)
+
+
+def test_a_shell_leaves_out_what_belongs_to_the_keys_that_it_does_not_use(planned, tmp_path: Path) -> None:
+    planned("")
+    job = f"command: train.py\n{PREEMPTED}max_restarts: 1\nelastic: true\nstall_timeout: 10m\non_stall: report\n"
+    Path("job.yaml").write_text(job)
+    request = JobRequest("job.yaml", [], {}, command="shell")
+    assert request.plan(request.load_or_none(), None, Use()).policy == planned("").policy
+
+
+def test_a_shell_refuses_what_belongs_to_the_keys_that_it_does_not_use(planned) -> None:
+    planned("stall_timeout: 10m\n")
+    request = JobRequest("job.yaml", [], {"on_stall": Located("report", "--on-stall")}, command="shell")
+    with pytest.raises(UsageError) as refused:
+        request.plan(request.load_or_none(), None, Use())
+    assert str(refused.value) == "kit: --on-stall: kit shell does not use it\n  fix: leave it out"
