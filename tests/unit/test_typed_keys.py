@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tame
 @pytest.fixture
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The plan of a job file with words KEY=VALUE over it, for a cluster or for this machine, where only these tools are installed."""
-    for name in ("train.py", "image.sqsh"):
+    for name in ("train.py", "image.sqsh", "edf.toml"):
         (tmp_path / name).touch()
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -85,6 +85,29 @@ def test_how_the_image_of_the_file_starts_gives_way_to_what_is_typed_or_here(typ
 def test_what_does_not_fit_together_within_the_file_or_within_what_is_typed_is_refused(job: str, typed: str, planned) -> None:
     with pytest.raises(UsageError, match="the runtime apptainer unpacks no image, whatever the job says"):
         planned(job, typed)
+
+
+@pytest.mark.parametrize("named", ["runtime: pyxis\n", "cluster: site.yaml\n"])
+def test_a_runtime_that_only_slurm_has_gives_way_to_one_that_is_here(named: str, planned, tmp_path: Path) -> None:
+    Path("site.yaml").write_text("runtime: pyxis\n")
+    tool(tmp_path / "bin", "srun", "  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH")
+    job = f"image: image.sqsh\n{named}"
+    assert planned(job, tools="apptainer").container.runtime == "pyxis"
+    plan = planned(job, here=True)
+    assert (plan.container.runtime, plan.reasons.why_runtime) == ("apptainer", "apptainer is installed here")
+
+
+@pytest.mark.parametrize(
+    ("image", "typed", "problem", "fix"),
+    [
+        ("image.sqsh", "runtime=pyxis", "--runtime: pyxis", "leave it out, or name another: --runtime enroot or apptainer or singularity"),
+        ("edf.toml", "", "job.yaml:2: container-engine", "name another image: --image FILE; or do without a container: --runtime none"),
+    ],
+)
+def test_a_runtime_that_only_slurm_has_is_refused_where_nothing_takes_its_place(image: str, typed: str, problem: str, fix: str, planned) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned(f"image: {image}\n", typed, here=True)
+    assert str(refused.value) == f"kit: {problem} is a part of Slurm, without which the job runs here\n  fix: {fix}"
 
 
 def test_a_shell_leaves_out_what_belongs_to_the_keys_that_it_does_not_use(planned, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def runtime(
     kind = image_files.kind(job.image)
     name, why = job.runtime, ""
     if name is None or name == "auto":
-        name, why = _by_itself(kind, cluster)
+        name, why = _by_itself(kind, cluster, without_slurm=job.without_slurm)
     found = plugin("runtimes", name, job.where("runtime"), problems)
     is_typed = all(job.where(key).startswith("--") for key in ("runtime", "image"))
     if job.runtime == "none" and job.image and is_typed:
@@ -118,18 +118,22 @@ def plugin(kind: str, name: str, where: str, problems: Problems) -> Optional[Plu
         return None
 
 
-def _by_itself(kind: str, cluster: Cluster) -> tuple[str, str]:
+def _by_itself(kind: str, cluster: Cluster, *, without_slurm: bool) -> tuple[str, str]:
     if kind == "none":
         return "none", "no image is named"
     fitting = plugins.runtimes(kind) or plugins.runtimes(local=False)
+    named = cluster.runtime
+    if without_slurm:  # which alone starts some of them
+        fitting = [item for item in fitting if not item.srun_option] or fitting
+        named = named if named in [item.name for item in fitting] else None
     able = plugins.without_twins(fitting, is_here)
     has_choice = len(able) > 1 and not able[0].is_local
     seconds = {
         item.name: item.facts["instead-of"] for item in fitting if "instead-of" in item.facts
     }
     twins = {*seconds, *seconds.values()}
-    if cluster.runtime and (has_choice or cluster.runtime in twins):
-        return cluster.runtime, f"the cluster's profile {cluster.name} names it"
+    if named and (has_choice or named in twins):
+        return named, f"the cluster's profile {cluster.name} names it"
     if len(able) == 1:
         return able[0].name, f"the image is a {kind if kind == 'folder' else f'{kind} file'}"
     return _installed(able)

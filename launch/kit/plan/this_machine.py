@@ -26,7 +26,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def fit(job: Job, problems: Problems) -> Job:
     """Return the job as this machine can run it; note where it cannot, or not as the job asks."""
-    return _with_engine(_with_gpus(job, problems), problems)
+    return _with_engine(_with_runtime(_with_gpus(job, problems), problems), problems)
 
 
 def ask_no_slurm(job: Job) -> Job:
@@ -106,6 +106,26 @@ def _gpus_of_wsl() -> int:
 
 def _ranks(job: Job) -> int:
     return 1 if job.launcher == "tensorflow" else job.ranks_per_node
+
+
+def _with_runtime(job: Job, problems: Problems) -> Job:
+    """Return the job without a runtime that only Slurm's srun starts, if its file names one."""
+    fitting = plugins.runtimes(image_files.kind(job.image))
+    of_slurm = [item.name for item in plugins.runtimes() if item.srun_option]
+    able = [item.name for item in fitting if item.name not in of_slurm]
+    is_named = job.runtime in of_slurm
+    is_only = job.runtime in (None, "auto") and fitting and not able
+    if not job.image or not (is_named or is_only):
+        return job
+    if able and "runtime" not in job.typed:
+        return replace(job, runtime=None)
+    name = job.runtime if is_named else fitting[0].name
+    fix = "name another image: --image FILE; or do without a container: --runtime none"
+    if able:
+        fix = f"leave it out, or name another: --runtime {' or '.join(able)}"
+    where = job.where("runtime" if is_named else "image")
+    problems.add(where, f"{name} is a part of Slurm, without which the job runs here", fix)
+    return job
 
 
 def _with_engine(job: Job, problems: Problems) -> Job:
