@@ -165,3 +165,21 @@ def test_none_on_the_command_line_takes_back_the_names_of_the_file(
     (tmp_path / "job.yaml").write_text("command: train.py\nruntime: none\ninherit: [TOKENIZERS_*]\n")
     assert kit_here("render", "job.yaml", "--output", "run", *(part for word in words for part in ("--inherit", word))).code == 0
     assert json.loads((tmp_path / "run/run.json").read_text())["plan"]["program"]["inherited"] == inherited
+
+
+@pytest.mark.parametrize(
+    ("wanted", "debug"),
+    [
+        ("", "WARN"),
+        ("inherit: [NCCL_*]\n", "WARN"),
+        ("inherit: [NCCL_DEBUG]\n", "INFO"),
+        ("inherit: [NCCL_DEBUG]\nenv: {NCCL_DEBUG: TRACE}\n", "TRACE"),
+    ],
+)
+def test_a_name_that_is_spelt_out_wins_over_the_profile(wanted: str, debug: str, tmp_path: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "site.yaml").write_text("env: {NCCL_DEBUG: WARN, NCCL_NOT_HERE: '1'}\n")
+    (tmp_path / "job.yaml").write_text(f"command: train.py\nruntime: none\ncluster: site.yaml\n{wanted}")
+    lines = [line.strip() for line in kit_here("submit", "job.yaml", "--dry-run", "--inherit", "NCCL_NOT_HERE").out.splitlines()]
+    assert sorted(line for line in lines if line.startswith(("NCCL_DEBUG", "NCCL_NOT_HERE"))) == [f"NCCL_DEBUG={debug}", "NCCL_NOT_HERE=1"]

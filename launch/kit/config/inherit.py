@@ -73,6 +73,11 @@ def _is_name(word: str) -> bool:
     return "*" not in word and "?" not in word
 
 
+def by_name(wanted: Optional[tuple[str, ...]]) -> set[str]:
+    """Return the variables of this shell whose names are spelt out: the job wants these values."""
+    return {word for word in wanted or () if _is_name(word) and word in os.environ}
+
+
 def take(
     wanted: Optional[tuple[str, ...]], where: str, named: Container[str], problems: Problems
 ) -> dict[str, str]:

@@ -156,7 +156,9 @@ def check_line(run_dir: str, problems: Problems) -> None:
 
 def take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables:
     """Return the variables of a job: its own, its profile's, and what it inherits of this shell."""
-    own = {**cluster.env, **(job.env or {})}
+    asked = inherit.by_name(job.inherit)
+    of_profile = {name: value for name, value in cluster.env.items() if name not in asked}
+    own = {**of_profile, **(job.env or {})}
     named = [*cluster.secrets.values(), *(job.secrets or {}).values()]
     known = {*own, *(secret.name for secret in named)}
     inherited = inherit.take(job.inherit, job.where("inherit"), known, problems)
