@@ -73,7 +73,11 @@ def complete(
     own = tuple(_as_data(mount, problems) for mount in job.mounts or ())
     _check_own(own, problems, is_elsewhere=is_dry and not shutil.which("sinfo"))
     if job.workdir and not os.path.isdir(job.workdir):
-        fix = expansion.fix(job.workdir, "name an existing one")
+        fix = "name an existing one"
+        if outside := FileView(own, True, "").on_this_side(job.workdir):
+            by = "the container has it by the same name"
+            fix = f"name the folder of this machine, `workdir: {outside}`; {by}"
+        fix = expansion.fix(job.workdir, fix)
         problems.add(job.where("workdir"), f"no such folder: {job.workdir}", fix)
     if runtime is None or runtime.name == "none":
         for mount in own:
