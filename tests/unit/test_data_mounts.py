@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from kit.base.errors import KitError, Problems, UsageError
 from kit.config import plugins
+from kit.config.job import Job
 from kit.config.mount_list import Mount
 from kit.images import data_pack
 from kit.plan import mounting
@@ -60,6 +61,29 @@ def test_a_fact_of_the_runtime_decides_who_may(tame_path: Path) -> None:
 def test_no_file_outside_stands_for_one_in_the_content(tmp_path: Path) -> None:
     view = FileView((Mount("/data.sqsh", "/data", True, "", True), Mount("/other", "/other", True, "")), True, "/")
     assert (view.on_this_side("/data/train.py"), view.on_this_side("/other/train.py")) == (None, "/other/train.py")
+
+
+@pytest.mark.parametrize(
+    ("own", "order"),
+    [
+        ([], ["project"]),
+        (["data"], ["project", "data"]),
+        (["."], ["project", "."]),
+        ([".:ro"], [".:ro", "project"]),
+        (["data:ro", ".:ro", "project/data"], ["data:ro", ".:ro", "project", "project/data"]),
+        (["project:ro"], ["project:ro"]),
+    ],
+)
+def test_the_working_directory_can_be_written_below_a_folder_that_is_mounted_read_only(own: list[str], order: list[str], tmp_path: Path) -> None:
+    def mount(text: str) -> Mount:
+        name, _, mode = text.partition(":")
+        return Mount(*[os.path.normpath(tmp_path / name)] * 2, mode == "ro", "")
+
+    for folder in ("project/data", "data"):
+        (tmp_path / folder).mkdir(parents=True)
+    job = Job(mounts=tuple(map(mount, own)), workdir=str(tmp_path / "project"))
+    found = mounting.complete(job, str(tmp_path / "project/runs/a"), plugins.find("runtimes", "apptainer", ""), Problems()).mounts
+    assert [each._replace(where="") for each in found if not each.target.endswith("/a")] == list(map(mount, order))
 
 
 @pytest.fixture

@@ -55,6 +55,11 @@ class FileView:
         mount = self._mount_of(self.full(name))
         return mount is not None and mount.on_nodes
 
+    def is_read_only(self, name: str) -> bool:
+        """Return whether a mount keeps the program from writing to a path."""
+        mount = self._mount_of(self.full(name)) if self.has_container else None
+        return mount is not None and mount.read_only
+
     def _mount_of(self, path: str) -> Optional[Mount]:
         for mount in reversed(self.mounts):
             target = mount.target.rstrip("/")
@@ -92,12 +97,25 @@ def complete(
         problems.add(job.where("workdir"), problem, fix)
     mounts = list(own)
     if job.workdir and not any(mount.target == job.workdir for mount in own):
-        mounts.insert(0, Mount(job.workdir, job.workdir, False, job.where("workdir")))
+        first = Mount(job.workdir, job.workdir, False, job.where("workdir"))
+        mounts.insert(_behind_read_only(job.workdir, own), first)
     if not is_there(run_dir, mounts):
         # Last, so that no other mount hides it or makes it read-only.
         mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
     check_expressible(mounts, runtime, problems)
     return FileView(tuple(mounts), True, job.workdir or "")
+
+
+def _behind_read_only(folder: str, own: tuple[Mount, ...]) -> int:
+    """Return the place among the mounts at which those of folders above keep it writable."""
+    above = [
+        index
+        for index, mount in enumerate(own)
+        if mount.read_only
+        and mount.source == mount.target
+        and not paths.leads_out(os.path.relpath(folder, mount.target))
+    ]
+    return above[-1] + 1 if above else 0
 
 
 def is_there(path: str, mounts: list[Mount]) -> bool:

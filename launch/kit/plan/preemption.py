@@ -102,6 +102,9 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
         problem = f"{inside} is only in the container, and gone when the job starts again"
         fix = "name a folder below the working directory or a mount, and write to it"
         problems.add(job.where("checkpoints"), problem, fix)
+    elif view.is_read_only(named):
+        fix = "mount it so that the program can write to it: leave `:ro` out"
+        problems.add(job.where("checkpoints"), f"{inside} is mounted read-only", fix)
     elif Path(os.path.realpath(run_dir)).is_relative_to(os.path.realpath(path)):
         problem = f"{path} also holds the run directory, whose logs always grow"
         fix = "name a folder that has only the program's checkpoints"
