@@ -192,6 +192,12 @@ def test_kit_shell_as_typed_writes_the_scripts_and_ends_with_the_shells_code(fak
     assert done[2][1][:4] == ["bash", "run_script.sh", "jupyter", "0"] and "@" in done[2][1][4]
 
 
+def test_a_shell_for_an_array_is_one_for_a_task(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        shell.shell(plan_of(tmp_path, array="2-5"), "0", None, messages.note, here=True, jupyter=False)
+    assert str(refused.value) == "kit: the job is an array of 4 tasks, of which kit shell takes one\n  fix: name it: kit shell JOB --task 2"
+
+
 def test_who_has_no_name_reaches_jupyter_by_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)

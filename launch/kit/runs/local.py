@@ -193,8 +193,8 @@ def step_environment(job_id: str, hosts: list[str]) -> dict[str, str]:
     return {**inherited, **own}
 
 
-def check_task(plan: Plan, task: Optional[int]) -> None:
-    """Raise UsageError where a run on this machine is not one task; it is one of an array, too."""
+def check_task(plan: Plan, task: Optional[int], command: str = "run") -> None:
+    """Raise UsageError where a run or a shell is not for one task; it is one of an array, too."""
     array = plan.layout.array
     if not array:
         if task is not None:
@@ -203,9 +203,11 @@ def check_task(plan: Plan, task: Optional[int]) -> None:
         return
     tasks = task_numbers.numbers(array)
     if task not in tasks:
-        count = f"the job is an array of {len(tasks)} tasks, of which kit run runs one"
+        count = f"the job is an array of {len(tasks)} tasks, of which kit {command} takes one"
         problem = count if task is None else f"the array {array} has no task {task}"
-        fix = f"name it: kit run JOB --task {tasks[0]}; all of them on a cluster: kit submit JOB"
+        fix = f"name it: kit {command} JOB --task {tasks[0]}"
+        if command == "run":
+            fix += "; all of them on a cluster: kit submit JOB"
         raise UsageError(problem, fix)
 
 

@@ -48,7 +48,7 @@ def shell(
     if not here and plugins.find("runtimes", plan.container.runtime, "").is_local:
         problem = "is for this machine: on a node it would start outside the job"
         raise UsageError(f"the runtime {plan.container.runtime} {problem}", "add --local")
-    local.check_task(plan, task)
+    local.check_task(plan, task, "shell")
     run = run_dir.write(plan)
     words = ["shell", node]
     (run / run_paths.SHELL).write_text(assets.part(run_paths.SHELL), encoding="utf-8")
