@@ -288,14 +288,15 @@ lost::handle 1 10 node2
 
 
 @pytest.mark.parametrize(
-    ("least", "considered", "why"),
+    ("least", "elastic", "considered", "why"),
     [
-        ("2", "considered: 143  node2 node2 lost\n", "node2: lost, and the ranks are not started again\n  fix: raise `max_restarts`, or submit it again\n"),
-        ("3", "", "node2: lost, and the job cannot go on with the nodes that are left\n  fix: with `spares: 1` or a range"),
+        ("2", "", "considered: 143  node2 node2 lost\n", "node2: lost, and the ranks are not started again\n  fix: raise `max_restarts`, or submit it again\n"),
+        ("3", "", "", "node2: lost, and the job cannot go on with the nodes that are left\n  fix: with `spares: 1` or a range"),
+        ("3", "1", "", "node2: lost, and the job cannot go on with the nodes that are left\n  fix: without `elastic`, with `spares: 1` or a range"),
     ],
 )
-def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, considered: str, why: str) -> None:
-    done = bash(LOSES_TWICE, least, env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME="node1"))
+def test_a_job_that_ends_for_a_lost_node_says_what_it_lacks(least: str, elastic: str, considered: str, why: str) -> None:
+    done = bash(LOSES_TWICE, least, env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME="node1", KIT_ELASTIC=elastic))
     assert (done.returncode, done.stdout) == (1, considered)
     assert f"kit: error: node1: {why}" in done.stderr
 

@@ -28,7 +28,7 @@ lost::handle() {
 lost::give_up() {
   # A job that somebody wants to stop does not go on, and has not stopped well.
   [[ "${KIT_REQUEST:-}" == stop ]] || kit::if_there preempt::go_on "${KIT_LOST//,/ }: lost"
-  local -r range="with \`spares: 1\` or a range such as \`nodes: 2-4\`, and \`max_restarts\`"
+  local -r range="${KIT_ELASTIC:+without \`elastic\`, }with \`spares: 1\` or a range such as \`nodes: 2-4\`, and \`max_restarts\`"
   kit::die "${KIT_LOST//,/ }: lost, and ${1:-the job cannot go on with the nodes that are left}" \
     "${2:-${range}, it goes on without such a node; docs/restarts.md}" node-failed
 }
