@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from kit.api.job_request import JobRequest, Use
-from kit.base.errors import UsageError
+from kit.base.errors import Problems, UsageError
+from kit.config import keys
 from kit.config.job import option_name
 from kit.config.yaml_source import Located
 from kit.plan.plan import Plan
@@ -124,3 +125,27 @@ def test_a_shell_refuses_what_belongs_to_the_keys_that_it_does_not_use(planned) 
     with pytest.raises(UsageError) as refused:
         request.plan(request.load_or_none(), None, Use())
     assert str(refused.value) == "kit: --on-stall: kit shell does not use it\n  fix: leave it out"
+
+
+@pytest.mark.parametrize(
+    ("of_file", "typed", "told"),
+    [
+        ("{webhook: HOOK}", "--notify on=start,end", (("start", "end"), "HOOK", ())),
+        ("{webhook: HOOK, on: [start, end]}", "--notify webhook=OTHER", (("start", "end"), "OTHER", ())),
+        ("{webhook: HOOK}", "--notify command=mail", (("end",), "HOOK", ("mail",))),
+        ("{on: [start]}", "--notify command=mail", (("start",), "", ("mail",))),
+    ],
+)
+def test_what_is_typed_of_notify_is_added_to_that_of_the_file(of_file: str, typed: str, told: tuple[object, ...], planned) -> None:
+    problems = Problems()
+    option, words = typed.split()
+    given = {"notify": keys.as_mapping(option, [words], problems)}
+    planned("")
+    Path("job.yaml").write_text(f"command: train.py\nnotify: {of_file}\nsecrets: {{HOOK: {{command: 'true'}}, OTHER: {{command: 'true'}}}}\n")
+    request = JobRequest("job.yaml", [], given, problems)
+    assert request.plan(request.load(), None, Use()).policy.notify[:3] == told
+
+
+def test_a_message_needs_a_way(planned) -> None:
+    with pytest.raises(UsageError, match=r"job\.yaml:2: notify names neither a web hook nor a command"):
+        planned("notify: {on: [start]}\n")

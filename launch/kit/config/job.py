@@ -244,6 +244,7 @@ class Job(BadDays):
         "where to send a message when the job ends: webhook=SECRET, command=LINE; on=start,end",
         "KEY=VALUE",
         from_words=keys.as_mapping,
+        add=notify.add,
     )
     remap_root: Optional[bool] = container(
         values.flag,

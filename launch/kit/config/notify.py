@@ -25,21 +25,22 @@ class Notify(NamedTuple):
 
 
 def parse(given: Located, problems: Problems) -> Optional[Notify]:
-    """Return what is told, and how; it is the job's end where the key does not say when."""
+    """Return what is told, and how. The file and the command line may each say a part of it."""
     if not isinstance(given.value, dict):
         problems.add(given.where, f"expected a mapping, not {values.kind(given)}", _EXAMPLE)
         return None
     refuse_unknown(given.value, KEYS, "notify", problems)
-    if not {"webhook", "command"} & given.value.keys():
-        problems.add(given.where, "notify names neither a web hook nor a command", _EXAMPLE)
     parsers: dict[str, Any] = {"webhook": _secret, "command": _command, "on": _events}
     before = len(problems.found)
     found = {
         name: parsers[name](given.value[name], problems) for name in KEYS if name in given.value
     }
-    if len(problems.found) > before or not found:
-        return None
-    return Notify(**{"on": ("end",), **found, "where": given.where})
+    return None if len(problems.found) > before else Notify(**{**found, "where": given.where})
+
+
+def add(of_file: Notify, of_option: Notify) -> Notify:
+    said = {name: value for name, value in of_option._asdict().items() if value}
+    return of_file._replace(**said)
 
 
 def _secret(given: Located, problems: Problems) -> str:
@@ -90,14 +91,19 @@ def _events(given: Located, problems: Problems) -> tuple[str, ...]:
 
 
 def check(notify: Optional[Notify], secrets: set[str], problems: Problems) -> Notify:
-    """Return what the job says, or that it tells nobody. Note a problem if its secret is none."""
+    """Return what the job says, or that it tells nobody; it tells the end if it does not say when.
+
+    Note a problem if it has no way to tell, or if the web hook's secret is none.
+    """
     if not notify:
         return Notify()
+    if not notify.webhook and not notify.command:
+        problems.add(notify.where, "notify names neither a web hook nor a command", _EXAMPLE)
     if notify.webhook and notify.webhook not in secrets:
         problem = f"the job has no secret {notify.webhook}, which is to hold the web hook's address"
         fix = f"write `secrets: [{notify.webhook}]` as well (docs/notify.md)"
         problems.add(notify.where, problem, fix)
-    return notify
+    return notify._replace(on=notify.on or ("end",))
 
 
 def is_address(value: bytes) -> bool:
