@@ -137,7 +137,15 @@ def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:
     ]
     assert "  fix: did you mean 'seed'?\n" in done.stderr
     done = dry_run("command: train.py {a} {b}\nsweep: [{a: 1, b: 2}]\n", "--sweep", "b=3", check=False)
-    assert done.stderr == "kit: --sweep: the sweep's b is given at job.yaml:2, too\n  fix: keep one of them\n"
+    assert (
+        done.stderr
+        == "kit: --sweep: the sweep's b is given at job.yaml:2, too\n  fix: keep one of them; to replace the points, type all of their names: --sweep a=... --sweep b=...\n"
+    )
+
+
+def test_points_whose_names_are_all_typed_are_replaced_by_the_grid(dry_run) -> None:
+    shown = dry_run("command: train.py {a} {b}\nsweep: [{a: 1, b: 2}, {a: 3, b: 4}]\n", "--sweep", "b=5,6", "--sweep", "a=7").stdout
+    assert "KIT_SWEEP_b=(5 6)\nKIT_SWEEP_a=(7 7)\n" in shown
 
 
 def test_a_run_on_this_machine_is_one_task(kit, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ class Job(BadDays):
         "values for {NAME} in the command; each combination becomes a task of a job array",
         "NAME=V,V",
         from_words=sweeps.from_words,
-        add=operator.or_,
+        add=sweeps.add,
     )
     slurm: Optional[dict[str, Located]] = of_nodes(
         values.options,

@@ -57,6 +57,17 @@ def from_words(option: str, words: list[str], problems: Problems) -> Optional[Lo
     return Located(mapping, option) if mapping else None
 
 
+def add(of_file: Sweep, of_option: Sweep) -> Sweep:
+    """Return both; values of an option replace the file's of that name, and points as a whole."""
+    typed = {name for names in of_option for name in names}
+    kept = {
+        names: axis
+        for names, axis in of_file.items()
+        if names in of_option or not typed.issuperset(names)
+    }
+    return {**kept, **of_option}
+
+
 def _typed_values(option: str, name: str, text: str, problems: Problems) -> list[Located]:
     """Return the values of `1,2,""`, where an empty one has to be meant."""
     found = text.split(",")

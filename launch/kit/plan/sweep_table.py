@@ -65,6 +65,13 @@ def word(text: str, table: Table) -> str:
     return written + (quote.bash(literal) if literal or not written else "")
 
 
+def _fix_of_twice(sweep: Sweep) -> str:
+    """Return the fix for a name that is in a list of points and given once more."""
+    points = max(sweep, key=len)
+    typed = " ".join(f"--sweep {name}=..." for name in points)
+    return f"keep one of them; to replace the points, type all of their names: {typed}"
+
+
 def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
     """Refuse names that are given twice or not used, and misspelt uses of a name."""
     places: dict[str, str] = {}
@@ -72,7 +79,7 @@ def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
         for name in names:
             if name in places:
                 problem = f"the sweep's {name} is given at {places[name]}, too"
-                problems.add(axis.where, problem, "keep one of them")
+                problems.add(axis.where, problem, _fix_of_twice(sweep))
             places[name] = axis.where
     texts = {"command": job.command or (), "env": tuple((job.env or {}).values())}
     texts["checkpoints"] = (job.checkpoints or "",)
