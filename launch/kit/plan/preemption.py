@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kit.base.errors import Problems, did_you_mean
-from kit.config import expansion, plugins
+from kit.config import expansion, plugins, sweeps
 from kit.config.job import Job
 from kit.config.yaml_source import Located
 from kit.plan import sbatch
 from kit.plan.mounting import FileView
-from kit.slurm import numbers
+from kit.slurm import numbers, task_numbers
 
 _NEEDED = {
     "checkpoints": "requeue",
@@ -109,4 +109,21 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
         problem = f"{path} also holds the run directory, whose logs always grow"
         fix = "name a folder that has only the program's checkpoints"
         problems.add(job.where("checkpoints"), problem, fix)
+    elif not job.without_slurm:
+        _warn_of_shared(job, job.checkpoints, problems)
     return path or ""
+
+
+def _warn_of_shared(job: Job, folder: str, problems: Problems) -> None:
+    """Warn of tasks of an array that would take each other's checkpoints for their own."""
+    sweep, array = job.sweep, job.array or "0"
+    own = "a sweep can name one for each task: `sweep: {task: [0, 1]}`, `checkpoints: out/{task}`"
+    if sweep:
+        tasks = sweeps.count(sweep)
+        own = "-".join(f"{{{name}}}" for names in sweep for name in names)
+        own = f"name one for each task: `checkpoints: out/{own}`"
+    else:
+        tasks = 0 if array.startswith("%") else len(task_numbers.numbers(array))
+    if tasks > len(sweeps.programs(folder, sweep)):
+        problem = "tasks share this folder: what one writes there counts as progress of the others"
+        problems.warn(job.where("checkpoints"), problem, own)
