@@ -127,6 +127,14 @@ def test_the_variables_of_a_job_around_it_do_not_reach_sbatch(stub, kit, tmp_pat
     assert {"SLURM_CONF", "SBATCH_ACCOUNT"} <= names
 
 
+def test_a_dry_run_names_the_variables_that_sbatch_will_read(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    shell = {"SBATCH_PARTITION": "gpu", "SBATCH_ACCOUNT": "my own", "SBATCH_QOS": "high", "SBATCH_WAIT": "1"}
+    said = kit("submit", "train.py", "-p", "cpu", "--dry-run", **shell).stderr
+    assert said.endswith("kit: sbatch also reads SBATCH_ACCOUNT='my own' of this shell\nkit: sbatch also reads SBATCH_QOS=high of this shell\n")
+    assert "PARTITION" not in said and "WAIT" not in said
+
+
 # As sbatch has it for what is typed, where kit writes it into the script.
 @pytest.mark.parametrize(
     ("options", "gone", "kept"),

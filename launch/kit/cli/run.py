@@ -5,6 +5,7 @@ import sys
 from typing import Annotated, Optional
 
 from kit.api.job_request import JobRequest, Use
+from kit.base import quote
 from kit.base.errors import refuse_together
 from kit.cli import completion, messages, options, submission
 from kit.cli.app import RUN, command
@@ -16,6 +17,7 @@ from kit.runs import local as local_runs
 from kit.runs import rerun as reruns
 from kit.runs import shell as shells
 from kit.runs import submit as submitting
+from kit.slurm import sbatch_variables
 
 LIVE = Use(code="live", runs_here=True)  # it starts at once
 
@@ -65,6 +67,8 @@ def submit(
     if dry_run:
         submission.print_scripts(plan)
         submission.say_packages(plan)
+        for name, value in sbatch_variables.also_read(dict(plan.header)).items():
+            messages.note(f"sbatch also reads {name}={quote.bash(value)} of this shell")
         if waits:
             messages.note(f"to be submitted by: sbatch {' '.join(waits)} run_script.sh")
     elif test_only:

@@ -59,6 +59,13 @@ def overridden(options: Options) -> set[str]:
     return found
 
 
+def also_read(options: Options) -> dict[str, str]:
+    """Return the variables of this shell, with their values, that sbatch reads beside a script."""
+    lost = overridden(options)
+    shell = sorted(os.environ.items())
+    return {key: value for key, value in shell if key.startswith("SBATCH_") and key not in lost}
+
+
 def of_script(text: str) -> set[str]:
     """Return the variables that sbatch must not see, of the #SBATCH lines of a script."""
     lines = re.findall(r"^#SBATCH --([a-z][a-z-]*)(?:=(.*))?$", text, re.MULTILINE)
