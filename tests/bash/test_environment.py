@@ -72,6 +72,11 @@ def test_a_shell_of_kit_names_its_jobs_cluster_where_the_users_names_several(clu
     assert (done.returncode, done.stdout.strip()) == (0, asked), done.stderr
 
 
+def test_times_of_a_jobs_keys_are_those_of_the_job_alone(tmp_path: Path) -> None:
+    done = start(run_dir(tmp_path, "true", max_restarts=1), env=slurm(KIT_STALL_S="1", KIT_CHECKPOINT_S="1"))
+    assert (done.returncode, "No such file" in done.stderr) == (0, False), done.stderr
+
+
 def test_a_command_beside_the_ranks_gets_as_little_of_its_own_shell(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true")
     facts = ["KIT_HOSTS=local0", "NNODES=1", f"KIT_LOG_DIR={tmp_path}"]

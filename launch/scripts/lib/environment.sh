@@ -1,11 +1,11 @@
 # environment.sh - which variables of the host reach the ranks. See docs/environment.md.
 
 # environment::forget_other_job - drops what the job whose program started this one has told its ranks. What stays: this script's own
-# variables, KIT_LOOPBACK, by which `kit run` says that there is no Slurm, and the time limits that tests set.
+# variables, KIT_LOOPBACK, by which `kit run` says that there is no Slurm, and the time limits that tests set; not those of a job's keys.
 environment::forget_other_job() {
   local kit_name
   for kit_name in "${!KIT_@}"; do
-    [[ "${kit_name}" == @(KIT_RUN_DIR|KIT_LOOPBACK|KIT_SIGNAL|KIT_NEAR_END|KIT_TEST_*|KIT_*_S) ]] || unset "${kit_name}"
+    [[ "${kit_name}" == @(KIT_RUN_DIR|KIT_LOOPBACK|KIT_SIGNAL|KIT_NEAR_END|KIT_TEST_*|KIT_*_S) && "${kit_name}" != KIT_@(STALL|CHECKPOINT)_S ]] || unset "${kit_name}"
   done
 }
 
