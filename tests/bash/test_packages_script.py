@@ -199,3 +199,11 @@ def test_old_ones_are_removed_unless_a_process_has_them_on_its_path(kit, node: N
         process.wait()
     kit("images", "gc", "--cluster", "site.yaml", "--yes", cwd=node.folder)
     assert node.left == []
+
+
+@pytest.mark.parametrize(("path", "found"), [("/mine", "/mine:/opt/kit-packages/bin"), ("/opt/kit-packages/bin:/usr/bin", "/opt/kit-packages/bin:/usr/bin")])
+def test_their_programs_stay_on_a_path_of_the_jobs_own(path: str, found: str) -> None:
+    lines = (
+        'source "${KIT_RUN_DIR}/lib/packages.sh"\nKIT_PACKAGES_FOLDER=/opt/kit-packages PATH="$1" PYTHONPATH=""\npackages::add; echo "${PATH} ${PYTHONPATH}"\n'
+    )
+    assert bash(lines, path, env=environment(KIT_RUN_DIR=str(SCRIPTS))).stdout == f"{found} /opt/kit-packages\n"

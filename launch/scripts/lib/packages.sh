@@ -59,5 +59,6 @@ packages::unpack() {
 
 # packages::add - puts them behind what the job's own variables set.
 packages::add() {
+  [[ ":${PATH}:" == *":${KIT_PACKAGES_FOLDER}/bin:"* ]] || export PATH="${PATH:+${PATH}:}${KIT_PACKAGES_FOLDER}/bin"
   [[ ":${PYTHONPATH:-}:" == *":${KIT_PACKAGES_FOLDER}:"* ]] || export PYTHONPATH="${PYTHONPATH:+${PYTHONPATH}:}${KIT_PACKAGES_FOLDER}"
 }
