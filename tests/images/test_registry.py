@@ -626,26 +626,24 @@ def test_a_layer_is_waited_for_longer_than_a_manifest_and_with_a_word(monkeypatc
 
 def test_a_registry_that_first_fetches_a_layer_itself_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
-    monkeypatch.setattr(transport, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(transport, "TIMEOUT_S", 1.0)
     monkeypatch.setattr(transport, "ANSWER_S", 60.0)
     manifest, blobs = image(*BLOBS)
     answer = plain(manifest, blobs)
 
     def handle(path: str, headers: dict[str, str]):
         if path.endswith(digest(BLOBS[1])):
-            time.sleep(1)
+            time.sleep(2)
         return answer(path, headers)
 
     with serving(handle) as server:
         assert contents(client.open_image(f"{server.address}/app", notes.append)) == FILES
         assert len(server.asked(digest(BLOBS[1]))) == 1
         proxy = "since a registry that is a proxy first fetches a layer itself"
-        assert notes == [f"registry {server.address} has not answered for 0 s: waiting up to 60 s, {proxy}"]
+        assert notes == [f"registry {server.address} has not answered for 1 s: waiting up to 60 s, {proxy}"]
 
 
 def test_a_layer_that_does_not_come_is_no_wrong_name_and_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIMEOUT_S", "ANSWER_S"):
-        monkeypatch.setattr(transport, name, 0.3)
     manifest, blobs = image(*BLOBS)
     answer, is_over = plain(manifest, blobs), threading.Event()
 
@@ -655,8 +653,11 @@ def test_a_layer_that_does_not_come_is_no_wrong_name_and_no_certificate(monkeypa
         return answer(path, headers)
 
     with serving(handle) as server:
+        found = client.open_image(f"{server.address}/app")
+        for name in ("TIMEOUT_S", "ANSWER_S"):
+            monkeypatch.setattr(transport, name, 0.3)
         with pytest.raises(KitError) as error:
-            contents(client.open_image(f"{server.address}/app"))
+            contents(found)
         is_over.set()
     assert error.value.problem == f"registry {server.address} did not send all of {digest(BLOBS[1])}: timed out"
     assert error.value.fix.startswith("try again in some minutes: a registry that is a proxy may still fetch it; else check ")
@@ -672,7 +673,7 @@ def test_a_layer_that_stops_coming_is_asked_for_again_soon(monkeypatch: pytest.M
         start = time.monotonic()
         assert contents(found) == FILES
         assert time.monotonic() - start < transport.ANSWER_S / 2
-        assert len(server.asked(digest(BLOBS[1]))) == 2
+        assert len(server.asked(digest(BLOBS[1]))) >= 2  # more on a busy machine
 
 
 def test_a_manifest_that_was_cut_off_is_asked_for_again() -> None:
