@@ -694,6 +694,7 @@ def test_what_ran_at_the_same_time_needs_one_job() -> None:
     at_once = "another program than the job's, which ran at the same time: docs/launchers.md#several-programs-in-one-job"
     assert at_once in questions(f"{train} &\n{serve} &\nwait\n") and at_once in questions(f"{train} &\n{serve}\n")
     assert at_once not in questions(f"{train}\n{serve} &\nwait\n")
+    assert at_once not in questions(f"{serve} &\nwait\n{train}\n")
 
 
 def swept(body: str) -> dict[str, Any]:

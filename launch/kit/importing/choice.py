@@ -8,7 +8,7 @@ import re
 from typing import Optional
 
 from kit.importing import commands, program_variables, shell
-from kit.importing.items import ACTION, DEFINE, Item
+from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
 from kit.importing.reading import AGAIN, BACKGROUND
 from kit.importing.shell import Node, Span
@@ -19,6 +19,7 @@ _OF_TASK = re.compile(r"\$\{(\w+)\[\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*(-\s*1\s*)?
 # Variables whose values begin with an option.
 _OF_OPTIONS = re.compile(r"(?<![\w-])(\w+)\+?=[\"'(]?\s*(?:#[^\n]*\n\s*)*-")
 _ERREXIT = re.compile(r"(\bset|^#!.*sh) +(-\w+ +)*(-\w*e|-o +errexit)")
+_WAIT = re.compile(r"\s*wait\b")
 _GUESSED = "this is taken for the program, which starts the ranks: see whether another line does"
 
 
@@ -47,7 +48,7 @@ def finish(reader: Reader) -> None:
             reader.placing.add(each.item)
         else:
             way = ": a job of its own, which `kit submit --after RUN` makes wait"
-            if BACKGROUND in min(each, chosen, key=lambda one: one.item.position).remarks:
+            if _ran_at_once(reader, *sorted((each, chosen), key=lambda one: one.item.position)):
                 way = ", which ran at the same time: docs/launchers.md#several-programs-in-one-job"
             reader.draft.decide(each.item.span, f"another program than the job's{way}")
     inner = functools.partial(_inner, reader)
@@ -72,6 +73,11 @@ def finish(reader: Reader) -> None:
     reader.draft.setup += launch.exports
     reader.variables.drop_unread_secrets(start.source)
     _tell_of_failures(reader, start.position)
+
+
+def _ran_at_once(reader: Reader, first: Candidate, last: Candidate) -> bool:
+    between = reader.draft.lines[first.item.span[1] : last.item.span[0] - 1]
+    return BACKGROUND in first.remarks and not any(map(_WAIT.match, between))
 
 
 def _tell_of_failures(reader: Reader, position: int) -> None:
