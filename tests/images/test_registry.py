@@ -718,7 +718,7 @@ def test_other_machines_are_asked_with_https_and_their_certificate_is_checked(ce
 def test_a_registry_without_tls_is_said_to_be_one() -> None:
     with serving(plain(*image(*BLOBS)), host="127.0.0.2") as server, pytest.raises(KitError) as error:
         client.resolve(f"{server.address}/app")
-    assert error.value.problem == f"registry {server.address} speaks HTTP without TLS, which kit uses on this machine alone"
+    assert error.value.problem == f"registry {server.address} speaks HTTP without TLS, which kit uses only with one on this machine"
 
 
 class Proxy(BaseHTTPRequestHandler):

@@ -240,7 +240,7 @@ class Registry:
             text = reason.strerror or str(reason)
         if isinstance(reason, ssl.SSLError) and reason.reason in NO_TLS:
             return self.unavailable(
-                "speaks HTTP without TLS, which kit uses on this machine alone",
+                "speaks HTTP without TLS, which kit uses only with one on this machine",
                 "where Docker may use it: docker save -o FILE.tar IMAGE; here: kit build FILE.tar",
             )
         problem, fix = (
