@@ -184,7 +184,8 @@ def test_whoever_handles_the_signal_gets_it_once(program: str, tmp_path: Path, t
     ("said", "code"),
     [
         ("failed (exitcode: 75) local_rank: 0\n  exitcode  : 75 (pid: 7)\n  exitcode  : -15 (pid: 8)", 75),
-        ("non-zero exit status 75.", 75),
+        ("nvidia-smi: exit status 9\n  exitcode  : 75 (pid: 7)", 75),
+        ("nvidia-smi: exit status 9\nnon-zero exit status 75.", 75),
         ("process 0 terminated with exit code 75", 75),
         ("failed (exitcode: 1) local_rank: 0\n  exitcode  : 1 (pid: 7)\n  exitcode  : 75 (pid: 8)", 1),
         ("  exitcode  : -9 (pid: 7)\n  exitcode  : 75 (pid: 8)", 1),

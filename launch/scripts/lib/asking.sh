@@ -74,9 +74,11 @@ asking::handles() {
 asking::has_stopped() {
   [[ "${KIT_LOGGED:-}" == node && -e "${KIT_CHECKPOINT_FILE}" ]] || return 1
   rank::flush
-  local kit_codes
-  kit_codes="$(tail -n 200 -- "${kit_log}" | tr -d '\0' |
-    sed -nE 's/.*(exitcode *: |exit status |terminated with exit code )(-?[0-9]+).*/\2/p' | grep -vx -e -15 | sort -u)" || true
+  local kit_codes kit_end
+  kit_end="$(tail -n 200 -- "${kit_log}" | tr -d '\0')" || true
+  kit_codes="$(printf '%s\n' "${kit_end}" | sed -nE 's/.*exitcode *: (-?[0-9]+).*/\1/p' | grep -vx -e -15 | sort -u)" || true
+  # Without torchrun's table the last such line is their own: the program may have spoken of others before.
+  [[ -n "${kit_codes}" ]] || kit_codes="$(printf '%s\n' "${kit_end}" | sed -nE 's/.*(exit status |terminated with exit code )(-?[0-9]+).*/\2/p' | tail -n 1)" || true
   [[ "${kit_codes}" == 75 ]]
 }
 
