@@ -4,8 +4,7 @@
 #
 # Every value comes from env.sh, and every function from the file of lib/ that is named after its subject. Read on in the
 # launcher's script beside this one, and then in your program. To submit by hand: sbatch run_script.sh
-# Names with :: are none to a POSIX shell, which POSIXLY_CORRECT makes of bash. The others may stand in the user's start-up file (BASH_ENV).
-set -euo pipefail +o posix +o noclobber && shopt -u failglob
+set -euo pipefail +o posix +o noclobber && shopt -u failglob # which BASH_ENV or POSIXLY_CORRECT may have set: a POSIX shell knows no names with ::
 
 # A signal may come before ending::listen listens: these note it, and lib/own_lines.sh, while it runs the lines of host_setup.
 # shellcheck disable=SC2034  # lib/ending.sh reads them
