@@ -144,6 +144,14 @@ probe::tools() {
   done
 }
 
+# probe::restriction ROOT - apparmor where AppArmor lets only programs that have a profile of their own use user namespaces, as Ubuntu
+# does; unshare has none. ROOT is empty, but for tests.
+probe::restriction() {
+  local line
+  fabric::read "$1/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+  [[ "${line}" != 1 ]] || printf 'apparmor\n'
+}
+
 probe::namespaces() {
   local said kind
   if ! command -v unshare >/dev/null; then
@@ -151,7 +159,7 @@ probe::namespaces() {
   elif said="$(timeout 5 unshare --user --map-root-user true 2>&1)"; then
     probe::say namespaces ok
   else
-    probe::say namespaces "$(probe::last <<<"${said}")"
+    probe::say namespaces "$(probe::last <<<"${said}")" "$(probe::restriction '')"
   fi
   for kind in subuid subgid; do
     probe::say "${kind}" "$(grep -sE "^($(id -un)|${UID}):" "/etc/${kind}" | head -n 1)"

@@ -155,6 +155,21 @@ def test_the_nodes_network_is_told_and_what_the_image_lacks_for_it(tmp_path: Pat
     ]
 
 
+@pytest.mark.parametrize(("setting", "told"), [("1\n", "apparmor"), ("0\n", ""), (None, "")])
+def test_that_apparmor_restricts_user_namespaces_is_told_where_unshare_may_make_none(setting: str | None, told: str, tmp_path: Path) -> None:
+    scripts, sysctl = tmp_path / "scripts", tmp_path / "node/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+    shutil.copytree(SCRIPTS, scripts)
+    text = (scripts / "probe.sh").read_text()
+    assert text.count("probe::restriction ''") == 1
+    (scripts / "probe.sh").write_text(text.replace("probe::restriction ''", f"probe::restriction '{tmp_path}/node'"))
+    if setting:
+        sysctl.parent.mkdir(parents=True)
+        sysctl.write_text(setting)
+    stub(tmp_path / "bin", "unshare", "echo 'unshare: write failed /proc/self/uid_map: Operation not permitted' >&2\nexit 1\n")
+    found = of(facts(scripts=scripts, PATH=f"{tmp_path}/bin:{os.environ['PATH']}"), "namespaces")
+    assert found == [["namespaces", "unshare: write failed /proc/self/uid_map: Operation not permitted", told]]
+
+
 CUT = "echo 'GPU 0: x (UUID: GPU-1)'; echo '  MIG 3g.40gb     Device  0: (UUID: MIG-1)'; echo '  MIG 3g.40gb     Device  1: (UUID: MIG-2)'"
 
 

@@ -98,6 +98,7 @@ CASES = [
     ("bash\t4.2.46(2)-release", ("bash", FAIL)),
     ("tool\tenroot\t3.4.1", ("runtime", WARN)),
     ("namespaces\tunshare: Operation not permitted", ("namespaces", FAIL)),
+    ("namespaces\tunshare: Operation not permitted\tapparmor", ("namespaces", WARN)),
     ("subgid", ("subuid", WARN)),
     ("scratch\t/local\t/\t/ is of root:root with mode 755\text4\t90000\t1\t1", ("scratch", FAIL)),
     ("scratch-owner\t/local/kit-1000 is of root:root with mode 755", ("scratch", FAIL)),
@@ -216,6 +217,11 @@ NO_COMPAT, COMPAT, LISTED = "13.0", "13.0\nimage-compat\t/usr/local/cuda/compat/
 def test_an_older_driver_is_enough_where_cudas_forward_compatibility_bridges_it(driver: str, image: str, verdict: str) -> None:
     lines = f"driver\t{driver}\nimage-cuda\t{image}"
     assert judged(cluster(2, node1=lines, node2=lines)).verdicts["node2"]["driver"] == verdict
+
+
+def test_an_image_that_starts_proves_that_its_runtime_may_make_user_namespaces() -> None:
+    refused = "namespaces\tunshare: write failed /proc/self/uid_map: Operation not permitted\tapparmor"
+    assert judged(cluster(2, node1=f"{refused}\nstart\tok")).findings == []
 
 
 @pytest.mark.parametrize(("skew_s", "verdict"), [(0.4, OK), (-3.0, WARN), (400.0, FAIL)])

@@ -45,9 +45,14 @@ def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
 
 @check("namespaces", matters=_uses_namespaces)
 def namespaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
-    name, answer = cluster.runtime(), node.one("namespaces")[0]
+    name, (answer, restriction) = cluster.runtime(), node.one("namespaces", 2)
     is_setuid = any(words[0] == name for words in node.all("setuid"))
-    if answer not in ("ok", "unknown") and not is_setuid:
+    # unshare was tried, and has no profile of AppArmor's, as the runtime may have.
+    if answer in ("ok", "unknown") or is_setuid or node.one("start")[0] == "ok":
+        return
+    if restriction == "apparmor":
+        yield Found("profile", answer, {"runtime": name})
+    else:
         able = [
             item.name
             for item in plugins.runtimes()
