@@ -371,6 +371,28 @@ def test_parts_of_a_gpu_count_as_slurm_counts_them(parts: str, evidence: list[st
     assert [item["evidence"] for item in said["findings"]] == evidence
 
 
+@pytest.mark.parametrize(
+    ("gres", "lines", "evidence"),
+    [
+        ("gpu:a100_1g.10gb:14(S:0-1)", "gpus\t0\t2", []),  # the job has no GPU, and sees none: there is nothing to count
+        ("gpu:a100_1g.10gb:14", "gpus\t1\t2\ngpus-of-slurm\t1", []),  # it has one part
+        ("gpu:a100_1g.10gb:7,gpu:a100:1", "gpus\t0\t2", []),
+        ("gpu:1g.10gb:14", "gpus\t2\t2\ngpus-of-slurm\t13", ["13 of 14"]),
+        ("gpu:1g.10gb:14", "gpus\t0\t0", ["0 of 14"]),
+        ("gpu:a100:3", "gpus\t0\t2", ["2 of 3"]),
+    ],
+)
+def test_parts_of_gpus_that_a_job_cannot_see_are_not_missed(gres: str, lines: str, evidence: list[str], mixed: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(mixed))
+    (mixed / "scontrol").write_text((mixed / "scontrol").read_text().replace("State=MIXED", f"Gres={gres} State=MIXED"))
+    inquiry = Inquiry(Needs(nodelist="node1"), [])
+    node_choice.choose(inquiry, None, None)
+    (node,) = inquiry.nodes
+    for line in lines.splitlines():
+        node.add(line.split("\t"))
+    assert [found.evidence for found in node_checks.gpus.judge(node, inquiry)] == evidence
+
+
 def test_json_tells_all() -> None:
     one = cluster(2, node2="gpus\t7\t7")
     said = json.loads(json.dumps(examination.as_json(Examination(one, judged(one), "", on_slurm=True))))

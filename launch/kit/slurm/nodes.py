@@ -43,6 +43,9 @@ def most_nodes(partitions: str) -> Optional[int]:
     )
 
 
+_MIG = re.compile(r"\dg\.\d+gb")  # of a type such as a100_1g.10gb
+
+
 class NodeFacts(NamedTuple):
     name: str
     address: str  # NodeAddr: a name or an address
@@ -51,6 +54,7 @@ class NodeFacts(NamedTuple):
     gpus: int
     partitions: list[str]
     features: list[str]  # those that it has now
+    has_parts: bool  # True where some of its GPUs are parts of one (MIG)
 
 
 def all_nodes() -> list[NodeFacts]:
@@ -59,13 +63,17 @@ def all_nodes() -> list[NodeFacts]:
     for line in client.ask(["scontrol", "show", "node", "--oneliner"]).splitlines():
         facts = dict(re.findall(rf"(?:^| )({names})=(\S*)", line))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
-        gpus = sum(gpu_request.of_gres(facts.get("Gres", "")).values())
+        gpus = gpu_request.of_gres(facts.get("Gres", ""))
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]
         if name := facts.get("NodeName", ""):
             address, state = facts.get("NodeAddr", ""), facts.get("State", "")
             why = reason[1] if reason else ""
             features = facts.get("ActiveFeatures", "").split(",")
-            found.append(NodeFacts(name, address, state, why, gpus, partitions, features))
+            has_parts = any(map(_MIG.search, gpus))
+            count = sum(gpus.values())
+            found.append(
+                NodeFacts(name, address, state, why, count, partitions, features, has_parts)
+            )
     return found
 
 

@@ -19,6 +19,7 @@ class Node(probe.Machine):
     state: str = ""  # as Slurm has it: IDLE+DRAIN
     reason: str = ""  # of that state
     gpus: int = 0  # by Slurm
+    has_parts: bool = False  # True where Slurm counts parts of GPUs (MIG)
     asked: bool = True  # False where the node is left out
     problem: str = ""  # why it did not answer
     skew_s: float = 0.0  # seconds by which its clock is ahead of this machine's, at least

@@ -116,7 +116,9 @@ def _wants_gpus(cluster: Inquiry) -> bool:
 def gpus(node: Node, _: Inquiry) -> Iterator[Found]:
     shown, driven, problem = node.one("gpus", 3)
     # A job that asks for no GPU may see none, while the driver knows them all.
-    # Slurm may count the parts of a GPU that is cut (MIG).
+    # Slurm may count the parts of a GPU that is cut (MIG); the driver counts no parts.
+    if node.has_parts and int(shown or 0) < int(driven or 0):
+        return
     present = max(int(shown or 0), int(driven or 0), node.number("gpus-of-slurm"))
     if present < node.gpus:
         yield Found("fewer", f"{present} of {node.gpus}{f'; {problem}' if problem else ''}")

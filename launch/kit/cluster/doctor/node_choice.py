@@ -44,6 +44,7 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
             state=node.state,
             reason=node.reason,
             gpus=node.gpus,
+            has_parts=node.has_parts,
             asked=_is_free(node.state, is_reserved=node.name in reservation.nodes),
         )
         for node in known
