@@ -192,6 +192,23 @@ def test_an_image_without_what_the_network_needs_matters_to_nccl_alone(kind: str
     assert [finding.evidence for finding in result.findings] == evidence
 
 
+@pytest.mark.parametrize(
+    ("asked", "locked_kib", "verdict"),
+    [
+        ({"nodes": 2, "gpus": 8}, 8192, FAIL),
+        ({"nodes": 2, "gpus": 8}, 65536, OK),  # as a job's own scripts judge it
+        ({"nodes": 2, "gpus": 8, "uses_tcp": True}, 8192, OK),
+        ({"nodes": 1, "gpus": 8}, 8192, OK),
+        ({"nodes": 2}, 8192, WARN),  # MPI may want it
+        ({"job": ""}, 8192, WARN),
+    ],
+)
+def test_a_limit_on_locked_memory_fails_only_jobs_that_use_rdma(asked: dict[str, Any], locked_kib: int, verdict: str) -> None:
+    wanted = Needs(**{"runtime": "enroot", "job": "train", **asked})
+    result = judged(cluster(2, wanted, node1=f"limit\tmemlock\t{locked_kib}\t{locked_kib}"))
+    assert result.verdicts["node1"]["limits"] == verdict
+
+
 def test_every_check_is_tried_by_some_test() -> None:
     """So that the table holds none that nothing can lead to."""
     tested = (ROOT / "tests/cluster/test_doctor.py").read_text() + Path(__file__).read_text()

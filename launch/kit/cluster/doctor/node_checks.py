@@ -14,7 +14,7 @@ CLOCK_S, CLOCK_WRONG_S = 1.0, 60.0
 UNWELL = re.compile(r"DOWN|DRAIN|FAIL|ERROR|UNKNOWN|FUTURE|NOT_RESPONDING|INVAL|BLOCKED|\*")
 SHM_LITTLE_MIB, SHM_SOME_MIB = 64, 1024  # an engine's default; NCCL and DataLoader want more
 ENOUGH = {"nofile": (1024, 4096), "nproc": (1024, 4096)}  # {limit: (few, some)}
-PINNED_KIB = 1024 * 1024
+PINNED_KIB = 64 * 1024  # KIT_LEAST_LOCKED of lib/fabric.sh
 
 
 def is_unwell(state: str) -> bool:
@@ -97,15 +97,19 @@ def _seen_limits(node: Node, _: Inquiry) -> str:
 
 
 @check("limits", seen=_seen_limits)
-def limits(node: Node, _: Inquiry) -> Iterator[Found]:
+def limits(node: Node, cluster: Inquiry) -> Iterator[Found]:
     known = {name: soft for name, soft, *_ in node.all("limit")}
     for name, (few, some) in ENOUGH.items():
         limit = known.get(name, "")
         if limit.isdecimal() and int(limit) < some:
             yield Found(f"{name}-{'few' if int(limit) < few else 'some'}", limit)
-    pinned = known.get("memlock", "")
-    if network.active_rdma(node) and pinned.isdecimal() and int(pinned) < PINNED_KIB:
-        yield Found("memlock", f"{pinned} KiB")
+    asked, pinned = cluster.asked, known.get("memlock", "")
+    is_little = pinned.isdecimal() and int(pinned) < PINNED_KIB
+    if is_little and network.active_rdma(node) and not asked.uses_tcp:
+        if asked.nodes > 1 and asked.gpus:
+            yield Found("memlock", f"{pinned} KiB")
+        elif asked.nodes > 1 or not asked.job:
+            yield Found("memlock-some", f"{pinned} KiB")
 
 
 def _wants_gpus(cluster: Inquiry) -> bool:
