@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -417,6 +418,31 @@ def test_json_tells_all() -> None:
     assert said["nodes"]["node2"]["checks"]["gpus"] == "fail" and said["nodes"]["node2"]["said"]["shm"] == [["64000", "64000"]]
     assert [(item["node"], item["check"], item["evidence"]) for item in said["findings"]] == [("node2", "gpus", "7 of 8")]
     assert said["findings"][0]["fix"].endswith("kit submit JOB --slurm exclude=node2")
+
+
+WRITES = """
+import sys
+from pathlib import Path
+from kit.cluster.doctor import ask, login
+print(login._unwritable(Path(sys.argv[1], "not", "there")))
+with ask._shared_file(sys.argv[1]) as (name, text):
+    print([name, text])
+"""
+
+
+def test_a_folder_in_which_files_can_be_made_and_not_filled_is_found(tmp_path: Path) -> None:
+    """As with a quota, which neither permissions nor free space tell of."""
+    limited = ["bash", "-c", 'ulimit -f 0 && exec "$@"', "bash", sys.executable, "-c", WRITES, str(tmp_path)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{tmp_path} cannot be written (File too large)\n['', '']\n", done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_that_no_file_could_be_made_for_the_nodes_to_see_is_not_taken_for_a_folder_that_they_see() -> None:
+    one = cluster()
+    for node in one.nodes:
+        del node.said["folder"]
+    assert "folder" not in judged(one).verdicts["node1"]
 
 
 # ---------------------------------------------------------------- the whole command, with stand-ins for Slurm

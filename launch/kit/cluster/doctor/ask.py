@@ -224,15 +224,14 @@ def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
 @contextlib.contextmanager
 def _shared_file(folder: str) -> Iterator[tuple[str, str]]:
     """Yield the name and text of a file in the shared folder; both empty if none can be made."""
+    name, text, is_written = "", f"{os.getpid()} {time.time_ns()}", False
     try:
-        handle, name = tempfile.mkstemp(prefix=".kit-doctor.", dir=folder)
-    except OSError:
-        yield "", ""  # a check of the login node finds it
-        return
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text := f"{os.getpid()} {time.time_ns()}")
-        yield name, text
+        with contextlib.suppress(OSError):  # a check of the login node finds it
+            handle, name = tempfile.mkstemp(prefix=".kit-doctor.", dir=folder)
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            is_written = True
+        yield (name, text) if is_written else ("", "")
     finally:
         with contextlib.suppress(OSError):
             os.unlink(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,13 +56,21 @@ def ask_slurm(node: Node, asked: Needs) -> bool:
 
 
 def _unwritable(path: Path) -> str:
-    """Return why a folder can neither be written nor made; empty where it can. It makes nothing."""
+    """Return why a folder can neither be written nor made; empty where it can.
+
+    A file without a name is written there, or in what exists of its path: only that shows a quota.
+    """
     while not path.exists() and path.parent != path:
         path = path.parent
     if not path.is_dir():
         return f"{path} is not a folder"
-    if not os.access(path, os.W_OK | os.X_OK):
-        return f"{path} cannot be written"
+    try:
+        with tempfile.TemporaryFile(prefix=".kit-doctor.", dir=path) as file:
+            file.write(os.urandom(16384))  # zeros may take no space
+            file.flush()
+            os.fsync(file.fileno())  # NFS may tell it only then
+    except OSError as error:
+        return f"{path} cannot be written ({error.strerror})"
     free = shutil.disk_usage(path).free
     return f"{path} has {free // 1024} KiB free" if free < 1024 * 1024 else ""
 

@@ -67,7 +67,11 @@ def clock(node: Node, _: Inquiry) -> Iterator[Found]:
         yield Found(problem, f"{abs(node.skew_s):.0f} s {direction} this machine's")
 
 
-@check("folder", seen=lambda node, _: node.one("folder", 2)[1])
+def _asked_for_the_folder(cluster: Inquiry) -> bool:
+    return any(node.has("folder") for node in cluster.answered)
+
+
+@check("folder", seen=lambda node, _: node.one("folder", 2)[1], matters=_asked_for_the_folder)
 def folder(node: Node, cluster: Inquiry) -> Iterator[Found]:
     found, said = node.one("folder", 2)[:2]
     path = cluster.asked.folder
