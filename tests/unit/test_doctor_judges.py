@@ -670,6 +670,30 @@ def test_no_more_nodes_are_asked_than_the_partition_gives_one_job(
 
 
 @pytest.mark.parametrize(
+    ("was", "now", "asked"),
+    [
+        ("=MIXED", "=MIXED RealMemory=64000 AllocMem=64000", {"node2"}),
+        ("=MIXED", "=MIXED RealMemory=64000 AllocMem=63000", {"node1", "node2"}),
+        ("=MIXED", "=MIXED RealMemory=1 AllocMem=0", {"node1", "node2"}),  # memory is not given to jobs
+        ("State=IDLE ", "State=IDLE+PLANNED ", {"node1"}),
+        ("State=IDLE Partitions=cpu\n", "State=ALLOCATED Partitions=cpu\n", {"node1"}),
+    ],
+)
+def test_a_node_on_which_the_job_that_asks_all_would_wait_is_not_asked(was: str, now: str, asked: set[str], mixed: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(mixed))
+    told = (mixed / "scontrol").read_text()
+    assert was in told
+    (mixed / "scontrol").write_text(told.replace(was, now))
+    assert node_choice.choose(Inquiry(Needs(), []), None, None).keys() == asked
+
+
+def test_nodes_that_are_planned_for_other_jobs_are_asked_where_no_others_are_free(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(mixed))
+    (mixed / "scontrol").write_text((mixed / "scontrol").read_text().replace("=MIXED", "=MIXED+PLANNED").replace("State=IDLE ", "State=IDLE+PLANNED "))
+    assert node_choice.choose(Inquiry(Needs(), []), None, None).keys() == {"node1", "node2"}
+
+
+@pytest.mark.parametrize(
     ("options", "asked"),
     [
         ("exclude: node1", {"node2"}),

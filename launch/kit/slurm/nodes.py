@@ -55,26 +55,38 @@ class NodeFacts(NamedTuple):
     partitions: list[str]
     features: list[str]  # those that it has now
     has_parts: bool  # True where some of its GPUs are parts of one (MIG)
+    free_mb: Optional[int]  # memory that no job has; None where jobs are given none
 
 
 def all_nodes() -> list[NodeFacts]:
     found = []
-    names = "NodeName|NodeAddr|State|Gres|Partitions|ActiveFeatures"
+    names = "NodeName|NodeAddr|State|Gres|Partitions|ActiveFeatures|RealMemory|AllocMem"
     for line in client.ask(["scontrol", "show", "node", "--oneliner"]).splitlines():
         facts = dict(re.findall(rf"(?:^| )({names})=(\S*)", line))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
         gpus = gpu_request.of_gres(facts.get("Gres", ""))
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]
-        if name := facts.get("NodeName", ""):
-            address, state = facts.get("NodeAddr", ""), facts.get("State", "")
-            why = reason[1] if reason else ""
-            features = facts.get("ActiveFeatures", "").split(",")
-            has_parts = any(map(_MIG.search, gpus))
-            count = sum(gpus.values())
+        if "NodeName" in facts:
             found.append(
-                NodeFacts(name, address, state, why, count, partitions, features, has_parts)
+                NodeFacts(
+                    name=facts["NodeName"],
+                    address=facts.get("NodeAddr", ""),
+                    state=facts.get("State", ""),
+                    reason=reason[1] if reason else "",
+                    gpus=sum(gpus.values()),
+                    partitions=partitions,
+                    features=facts.get("ActiveFeatures", "").split(","),
+                    has_parts=any(map(_MIG.search, gpus)),
+                    free_mb=_free_mb(facts.get("RealMemory", ""), facts.get("AllocMem", "")),
+                )
             )
     return found
+
+
+def _free_mb(all_mb: str, given_mb: str) -> Optional[int]:
+    """Return the memory that no job has. Where no job is given any, Slurm may not know it."""
+    are_known = all_mb.isdecimal() and given_mb.isdecimal() and given_mb != "0"
+    return int(all_mb) - int(given_mb) if are_known else None
 
 
 class Reservation(NamedTuple):

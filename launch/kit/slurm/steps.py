@@ -9,6 +9,8 @@ from typing import IO
 from kit.base.errors import KitError, warn
 from kit.slurm import client, hostlist
 
+SHORT_JOB_MB = 500  # memory of the job of begin_on_nodes on each node
+
 
 def on_nodes(
     nodes: str, command: list[str], options: dict[str, str], within_s: float = client.PATIENCE_S
@@ -51,7 +53,7 @@ def begin_on_nodes(
     """Start a command on each of the nodes, as one short job; its input goes to all of them."""
     # Where one node fails, the others are to go on.
     steady = "--no-kill --kill-on-bad-exit=0 --wait=0".split()
-    short = "--cpu-bind=none --chdir=/ --export=ALL --time=5 --mem=500M".split()
+    short = f"--cpu-bind=none --chdir=/ --export=ALL --time=5 --mem={SHORT_JOB_MB}M".split()
     shape = [*_one_task_on_each(",".join(nodes), len(nodes)), *steady, *short]
     pipe = subprocess.PIPE
     # A session of its own: Ctrl-C is for kit, which ends the job.

@@ -45,11 +45,11 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
             reason=node.reason,
             gpus=node.gpus,
             has_parts=node.has_parts,
-            asked=_is_free(node.state, is_reserved=node.name in reservation.nodes),
+            asked=_is_free(node, is_reserved=node.name in reservation.nodes),
         )
         for node in known
     ]
-    free = [node for node in cluster.nodes if node.asked]
+    free = _unplanned([node for node in cluster.nodes if node.asked])
     if limit and not most and len(free) > limit:
         cluster.beyond, most = len(free) - limit, limit
     if most:
@@ -104,13 +104,27 @@ def _may_get(features: list[str], constraint: str) -> bool:
     return bool(wanted & {*features}) if "|" in constraint else wanted <= {*features}
 
 
-def _is_free(state: str, *, is_reserved: bool) -> bool:
-    """Return True if a small job may start on a node of this state now.
+def _unplanned(free: list[Node]) -> list[Node]:
+    """Return the free nodes that are not planned for other jobs, if there are any.
+
+    On the others a small job may start as well, but the one job that asks all nodes would wait.
+    """
+    if all("PLANNED" in node.state for node in free):
+        return free
+    for node in free:
+        node.asked = "PLANNED" not in node.state
+    return [node for node in free if node.asked]
+
+
+def _is_free(node: slurm.NodeFacts, *, is_reserved: bool) -> bool:
+    """Return True if a small job may start on a node now.
 
     `is_reserved` says that the node is of the reservation that the job names.
     """
-    base, *flags = state.rstrip("*~#!%$@^-").split("+")
+    base, *flags = node.state.rstrip("*~#!%$@^-").split("+")
     busy = {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP"}
     if not is_reserved:
         busy |= {"MAINTENANCE", "RESERVED"}
-    return base in ("IDLE", "MIXED") and not is_unwell(state) and not busy & {*flags}
+    has_memory = node.free_mb is None or node.free_mb >= slurm.SHORT_JOB_MB
+    is_up = base in ("IDLE", "MIXED") and not is_unwell(node.state)
+    return has_memory and is_up and not busy & {*flags}
