@@ -154,6 +154,7 @@ probe::restriction() {
 
 probe::namespaces() {
   local said kind
+  local -a directory=(getsubids) # where /etc/nsswitch.conf has `subid:`, it knows what the files do not
   if ! command -v unshare >/dev/null; then
     probe::say namespaces unknown
   elif said="$(timeout 5 unshare --user --map-root-user true 2>&1)"; then
@@ -162,7 +163,10 @@ probe::namespaces() {
     probe::say namespaces "$(probe::last <<<"${said}")" "$(probe::restriction '')"
   fi
   for kind in subuid subgid; do
-    probe::say "${kind}" "$(grep -sE "^($(id -un)|${UID}):" "/etc/${kind}" | head -n 1)"
+    said="$(grep -sE "^($(id -un)|${UID}):" "/etc/${kind}" | head -n 1)"
+    [[ -n "${said}" ]] || said="$(timeout 5 "${directory[@]}" "$(id -un)" 2>/dev/null | head -n 1)"
+    probe::say "${kind}" "${said}"
+    directory+=(-g)
   done
 }
 

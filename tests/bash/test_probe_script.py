@@ -155,6 +155,15 @@ def test_the_nodes_network_is_told_and_what_the_image_lacks_for_it(tmp_path: Pat
     ]
 
 
+def test_a_range_of_ids_that_a_directory_has_is_told(tmp_path: Path) -> None:
+    """On a path without grep, as /etc/subuid of this machine may have lines."""
+    stub(tmp_path / "bin", "grep", "exit 1\n")
+    stub(tmp_path / "bin", "getsubids", '[[ "$1" == -g ]] && start=200000 && shift || start=100000\necho "0: $1 ${start} 65536"\n')
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+    found = of(facts(PATH=f"{tmp_path}/bin:{os.environ['PATH']}"), "subuid", "subgid")
+    assert found == [["subuid", f"0: {user} 100000 65536"], ["subgid", f"0: {user} 200000 65536"]]
+
+
 @pytest.mark.parametrize(("setting", "told"), [("1\n", "apparmor"), ("0\n", ""), (None, "")])
 def test_that_apparmor_restricts_user_namespaces_is_told_where_unshare_may_make_none(setting: str | None, told: str, tmp_path: Path) -> None:
     scripts, sysctl = tmp_path / "scripts", tmp_path / "node/proc/sys/kernel/apparmor_restrict_unprivileged_userns"

@@ -237,6 +237,18 @@ def test_an_older_driver_is_enough_where_cudas_forward_compatibility_bridges_it(
     assert judged(cluster(2, node1=lines, node2=lines)).verdicts["node2"]["driver"] == verdict
 
 
+@pytest.mark.parametrize(
+    ("others", "evidence"),
+    [("ada:100000:65536", "no line for ada in /etc/subgid; node2 has ada:100000:65536"), ("", "no line for ada in /etc/subuid and /etc/subgid")],
+)
+def test_a_range_of_ids_is_that_of_the_other_nodes_and_no_usual_one_which_another_user_has(others: str, evidence: str) -> None:
+    lines = f"subuid\t{others}\nsubgid\t{others}"
+    one = cluster(2, Needs(runtime="enroot", remap_root=True), node1=f"{lines}\nsubgid\t", node2=lines)
+    result = judged(one).findings[0]
+    assert (result.node, result.check, result.evidence) == ("node1", "subuid", evidence)
+    assert "100000" not in result.fix
+
+
 def test_an_image_that_starts_proves_that_its_runtime_may_make_user_namespaces() -> None:
     refused = "namespaces\tunshare: write failed /proc/self/uid_map: Operation not permitted\tapparmor"
     assert judged(cluster(2, node1=f"{refused}\nstart\tok")).findings == []

@@ -65,10 +65,17 @@ def namespaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
 def subuid(node: Node, cluster: Inquiry) -> Iterator[Found]:
     # Many sites have no ranges at all, and most jobs need none.
     missing = [f"/etc/{kind}" for kind in ("subuid", "subgid") if not node.one(kind)[0]]
-    others = any(other.one("subuid")[0] and other.one("subgid")[0] for other in cluster.answered)
-    if missing and (cluster.asked.remap_root or others):
-        user = node.one("user")[0]
-        yield Found("missing", f"no line for {user} in {' and '.join(missing)}", {"user": user})
+    if not missing:
+        return
+    kinds = ("subuid", "subgid")
+    able = next(
+        (other for other in cluster.answered if all(other.one(kind)[0] for kind in kinds)), None
+    )
+    if able or cluster.asked.remap_root:
+        evidence = f"no line for {node.one('user')[0]} in {' and '.join(missing)}"
+        if able:
+            evidence += f"; {able.name} has {able.one('subuid')[0]}"
+        yield Found("missing", evidence)
 
 
 def _place(node: Node, cluster: Inquiry) -> list[str]:
