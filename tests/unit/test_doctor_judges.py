@@ -210,6 +210,17 @@ def test_a_limit_on_locked_memory_fails_only_jobs_that_use_rdma(asked: dict[str,
     assert result.verdicts["node1"]["limits"] == verdict
 
 
+def test_four_times_as_many_nodes_are_judged_by_four_times_as_many_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, own = [], Node.all
+    monkeypatch.setattr(Node, "all", lambda node, fact: looks.append(fact) or own(node, fact))
+    counts = []
+    for count in (40, 160):
+        asked, looks[:] = cluster(count, Needs(nodes=count, gpus=8)), []
+        judged(asked)
+        counts.append(len(looks))
+    assert counts[1] < 5 * counts[0]
+
+
 def test_every_check_is_tried_by_some_test() -> None:
     """So that the table holds none that nothing can lead to."""
     tested = (ROOT / "tests/cluster/test_doctor.py").read_text() + Path(__file__).read_text()
@@ -315,6 +326,7 @@ def test_without_a_named_runtime_the_first_that_is_there_counts() -> None:
     assert bare.runtime() == "apptainer"
     for node in bare.nodes:
         node.said.pop("tool")
+    bare = Inquiry(Needs(), bare.nodes)
     assert bare.runtime() == "none"
     assert found(judged(bare)) == [("node1", "runtime", WARN), ("node2", "runtime", WARN)]
 

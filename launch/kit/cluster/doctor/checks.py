@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -105,8 +105,10 @@ def judge(
     cluster: Inquiry, login: Node, checks: Sequence[Check], of_login: Sequence[Check]
 ) -> Result:
     """Return what the checks find on every node that answered, and on the login node."""
+    cluster = replace(cluster)  # of which nothing is kept from before all answered
+    checks = [item for item in checks if item.matters(cluster)]
     result = Result({}, [], {})
-    _judge(login, cluster, of_login, result)
+    _judge(login, cluster, [item for item in of_login if item.matters(cluster)], result)
     for node in cluster.nodes:
         reached = {"state": bool(node.state), "answers": node.asked}
         possible = [item for item in checks if reached.get(item.name, node.answered)]
@@ -118,8 +120,6 @@ def _judge(node: Node, cluster: Inquiry, checks: Sequence[Check], result: Result
     """Add to the result what the checks find on one node."""
     verdicts = result.verdicts.setdefault(node.name, {})
     for item in checks:
-        if not item.matters(cluster):
-            continue
         verdicts[item.name] = OK
         for found in item.judge(node, cluster):
             problem = item.problems[found.problem]

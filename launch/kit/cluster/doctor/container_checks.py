@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -28,6 +29,12 @@ def _uses_namespaces(cluster: Inquiry) -> bool:
     return bool(cluster.fact("user-namespaces"))
 
 
+@functools.lru_cache(maxsize=1)
+def _usual_version(cluster: Inquiry) -> str:
+    needed = cluster.fact("tool")
+    return cluster.usual(lambda other: other.tool(needed))
+
+
 @check("runtime", seen=seen_tools, matters=lambda cluster: cluster.asked.runtime != "none")
 def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if cluster.runtime() == "none":
@@ -35,8 +42,7 @@ def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
         yield Found("no-runtime", f"none of {', '.join(tools)}")
         return
     needed = cluster.fact("tool")
-    version = node.tool(needed)
-    usual = cluster.usual(lambda other: other.tool(needed))
+    version, usual = node.tool(needed), _usual_version(cluster)
     if not version:
         yield Found("missing", f"{needed} is not on PATH there", {"runtime": needed})
     elif version != usual:

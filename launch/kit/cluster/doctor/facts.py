@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Callable, Optional
@@ -72,9 +74,12 @@ class Needs:
         return probe.command(values, *(f"mount={source}" for source in self.mounts), *words)
 
 
-@dataclass
+@dataclass(eq=False)  # one by itself, for functools.lru_cache
 class Inquiry:
-    """What is asked of a cluster, and what its nodes said."""
+    """What is asked of a cluster, and what its nodes said.
+
+    What follows from all nodes is kept for the judges, which ask for it for each node.
+    """
 
     asked: Needs
     nodes: list[Node]
@@ -85,15 +90,23 @@ class Inquiry:
         return [node for node in self.nodes if node.answered]
 
     def find(self, name: str) -> Optional[Node]:
-        return next((node for node in self.nodes if node.name == name), None)
+        return self._by_name.get(name)
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
 
     def usual(self, value: Callable[[Node], str]) -> str:
         """Return the most frequent value of the nodes that have one; "" if none has."""
-        known = [found for node in self.answered if (found := value(node))]
-        return max(known, key=known.count, default="")
+        known = Counter(found for node in self.answered if (found := value(node)))
+        return max(known, key=lambda found: known[found], default="")
 
     def runtime(self) -> str:
         """Return the job's or the profile's runtime, else the first whose tool some node has."""
+        return self._runtime
+
+    @functools.cached_property
+    def _runtime(self) -> str:
         if self.asked.runtime:
             return self.asked.runtime
         for item in plugins.runtimes(local=False):
@@ -103,7 +116,11 @@ class Inquiry:
 
     def fact(self, name: str) -> str:
         """Return a fact in the head of the runtime's file; empty where it has none."""
-        return plugins.find("runtimes", self.runtime(), "").facts.get(name, "")
+        return self._facts.get(name, "")
+
+    @functools.cached_property
+    def _facts(self) -> dict[str, str]:
+        return plugins.find("runtimes", self.runtime(), "").facts
 
     @property
     def unpacks(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
@@ -10,7 +11,8 @@ from kit.cluster.probe import NOT_BETWEEN_NODES
 from kit.runs.nccl_network import FAST
 from kit.slurm import hostlist
 
-Way = tuple[str, str]  # (from, to)
+# {other node: [address, port, answer] of each connection that failed}
+Ways = dict[str, list[list[str]]]
 
 
 @check("names")
@@ -29,18 +31,27 @@ def names(node: Node, cluster: Inquiry) -> Iterator[Found]:
             yield Found("stranger", evidence, {"others": to})
 
 
-def _ways(cluster: Inquiry) -> dict[Way, list[list[str]]]:
-    """Return {way that was tried: [address, port, answer] of each connection that failed}."""
-    found: dict[Way, list[list[str]]] = {}
-    for node in cluster.answered:
-        for to, *rest in node.all("reach"):
-            failed = found.setdefault((node.name, to), [])
-            other = cluster.find(to)
-            is_deaf = other is not None and other.one("listener")[0] == "none"
-            # Where nothing listens, a refusal by the kernel proves that the way is free.
-            if rest[2] != "open" and not (is_deaf and "refused" in rest[2]):
-                failed.append(rest)
+def _failed(node: Node, cluster: Inquiry) -> Ways:
+    """Return the ways that a node tried."""
+    found: Ways = {}
+    for to, *rest in node.all("reach"):
+        failed = found.setdefault(to, [])
+        other = cluster.find(to)
+        is_deaf = other is not None and other.one("listener")[0] == "none"
+        # Where nothing listens, a refusal by the kernel proves that the way is free.
+        if rest[2] != "open" and not (is_deaf and "refused" in rest[2]):
+            failed.append(rest)
     return found
+
+
+@functools.lru_cache(maxsize=1)
+def _shut(cluster: Inquiry) -> dict[str, Ways]:
+    """Return {node that nobody reaches: the ways from others}: the others need not report it."""
+    found: dict[str, Ways] = {}
+    for node in cluster.answered:
+        for to, failed in _failed(node, cluster).items():
+            found.setdefault(to, {})[node.name] = failed
+    return {to: ways for to, ways in found.items() if len(ways) > 1 and all(ways.values())}
 
 
 def _several(cluster: Inquiry) -> bool:
@@ -51,20 +62,13 @@ def _several(cluster: Inquiry) -> bool:
 def ports(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if node.one("listener")[0] == "failed":
         yield Found("taken", node.one("listener", 2)[1])
-    ways = _ways(cluster)
-    if _is_shut(node.name, ways):
-        shut = sorted(at for at, to in ways if to == node.name)
-        evidence = _words(ways[(shut[0], node.name)])
-        yield Found("shut", evidence, {"others": hostlist.fold(shut)})
-    closed = [to for (at, to), failed in ways.items() if at == node.name and failed]
-    if cut := sorted(to for to in closed if not _is_shut(to, ways)):
-        yield Found("cut", _words(ways[(node.name, cut[0])]), {"others": hostlist.fold(cut)})
-
-
-def _is_shut(name: str, ways: dict[Way, list[list[str]]]) -> bool:
-    """Return True if nobody reaches the node: then the others need not report it each."""
-    answers = [failed for (_, to), failed in ways.items() if to == name]
-    return len(answers) > 1 and all(answers)
+    shut = _shut(cluster)
+    if ways := shut.get(node.name):
+        others = sorted(ways)
+        yield Found("shut", _words(ways[others[0]]), {"others": hostlist.fold(others)})
+    failed = _failed(node, cluster)
+    if cut := sorted(to for to in failed if failed[to] and to not in shut):
+        yield Found("cut", _words(failed[cut[0]]), {"others": hostlist.fold(cut)})
 
 
 def _words(closed: list[list[str]]) -> str:
@@ -96,6 +100,11 @@ def _seen_interfaces(node: Node, _: Inquiry) -> str:
     return ", ".join([*node.interfaces(), *([f"{rdma} RDMA ports"] if rdma else [])])
 
 
+@functools.lru_cache(maxsize=1)
+def _usual_rdma(cluster: Inquiry) -> str:
+    return cluster.usual(lambda other: str(active_rdma(other)))
+
+
 @check("interfaces", seen=_seen_interfaces, matters=_several)
 def interfaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
     known = node.interfaces()
@@ -104,8 +113,7 @@ def interfaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
         wanted = cluster.asked.interfaces
         evidence = f"it has {', '.join(known) or 'none but loopback'}"
         yield Found("unmatched" if wanted else "none", evidence, {"wanted": wanted})
-    active = [active_rdma(other) for other in cluster.answered]
-    own, usual = active_rdma(node), max(active, key=active.count)
+    own, usual = active_rdma(node), int(_usual_rdma(cluster))
     if own < usual:
         yield Found("rdma", f"{own} active, others have {usual}")
 
