@@ -282,6 +282,15 @@ def test_containers_that_nobody_makes_any_more_are_told_and_those_being_made_are
     assert sorted(fact[1] for fact in of(found, "half-made")) == [f"{data}/.kit-1111111111111111.unfinished", f"{data}/kit-3333333333333333"]
 
 
+def test_a_node_looks_up_itself_and_those_that_it_connects_to(tmp_path: Path) -> None:
+    """Else as many nodes would ask a name server for as many names, all at once."""
+    stub(tmp_path / "bin", "getent", f'echo "$2" >>{tmp_path}/names\necho 10.0.0.1\n')
+    nodes = [f"node{number}" for number in range(1, 101)]
+    facts(*(f"{name}:{name}" for name in nodes), PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    asked = set((tmp_path / "names").read_text().split()) & {*nodes}
+    assert asked == {"node1", *nodes[6:23]}  # node7 and the 16 after it
+
+
 def test_names_that_lead_back_to_this_node_are_told(tmp_path: Path) -> None:
     stub(tmp_path / "bin", "getent", 'case "$2" in n1) echo 10.0.0.1 ;; n2) echo 127.0.1.1 ;; n4) printf "127.0.0.1\\n10.0.0.4\\n" ;; esac; exit 0\n')
     found = facts("n1:n1", "n2:10.0.0.2", "n3:", "n4:n4", "n5:10.0.0.5", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")

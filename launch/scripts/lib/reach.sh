@@ -27,16 +27,18 @@ reach::addresses() {
   done
 }
 
+# reach::names - looks up this node and those that it connects to: all by all would be a million look-ups at once at a thousand nodes.
 reach::names() {
   local name found
-  for name in "${NODES[@]}"; do
+  while read -r name; do
+    [[ -n "${ADDRESS_OF["${name}"]+given}" ]] || continue # this node, where it is none of them
     found="$(reach::addresses "${name}")"
     if [[ -z "${found}" ]]; then
       probe::say unknown-name "${name}"
     elif ! net::usable <<<"${found}" >/dev/null; then
       probe::say loopback-name "${name}" "${found//$'\n'/ }"
     fi
-  done
+  done < <(kit::node && echo && reach::neighbours)
 }
 
 # reach::listen - listens at the ports that a job's master would take at its first start and at the next ones.
