@@ -239,7 +239,7 @@ preempt::sbatch() {
     env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh"
   )" || return
   # A site's wrapper may add lines, or drop --parsable.
-  next="$(sed -nE 's/^(Submitted batch job )?([0-9]+)(;.*| on cluster .*)?[[:space:]]*$/\2/p' <<<"${answer}" | tail -n 1)"
+  next="$(printf '%s\n' "${answer}" | sed -nE 's/^(Submitted batch job )?([0-9]+)(;.*| on cluster .*)?[[:space:]]*$/\2/p' | tail -n 1)"
   next+="${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
   printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
   KIT_GOES_ON=yes
