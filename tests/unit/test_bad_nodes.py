@@ -39,23 +39,26 @@ def test_a_bad_node_is_left_out_of_the_next_job_with_its_last_reason(noted: Path
 
 
 @pytest.mark.parametrize(
-    ("knows", "options", "left_out"),
+    ("knows", "options", "clusters", "left_out"),
     [
-        ("printf 'node%s\\n' 1 2 3", (), ["node3"]),
-        ("printf 'other%s\\n' 1 2 3", (), []),
-        ("echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1", (), ["node3,node5"]),
-        ("printf 'node%s\\n' 1 2 3", ("--slurm", "clusters=other"), []),
+        ("printf 'node%s\\n' 1 2 3", (), "", ["node3"]),
+        ("printf 'other%s\\n' 1 2 3", (), "", []),
+        ("echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1", (), "", ["node3,node5"]),
+        ("printf 'node%s\\n' 1 2 3", ("--slurm", "clusters=other"), "", []),
+        ("printf 'node%s\\n' 1 2 3", (), "other", []),
     ],
-    ids=["this cluster", "another cluster", "no answer", "a job for another cluster"],
+    ids=["this cluster", "another cluster", "no answer", "a job for another cluster", "a shell for another cluster"],
 )
-def test_nodes_of_another_cluster_are_not_left_out(knows: str, options: tuple[str, ...], left_out: list[str], noted: Path, tmp_path: Path, kit) -> None:
+def test_nodes_of_another_cluster_are_not_left_out(
+    knows: str, options: tuple[str, ...], clusters: str, left_out: list[str], noted: Path, tmp_path: Path, kit
+) -> None:
     """sbatch refuses a job that leaves out a node which its cluster does not have."""
     sinfo = tmp_path / "bin/sinfo"
     sinfo.parent.mkdir()
     sinfo.write_text(f"#!/bin/sh\n{knows}\n")
     sinfo.chmod(0o755)
     (tmp_path / "train.py").touch()
-    shell = {"XDG_STATE_HOME": str(tmp_path / "state"), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    shell = {"XDG_STATE_HOME": str(tmp_path / "state"), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SBATCH_CLUSTERS": clusters}
     kit("render", "train.py", "--output", "run", *options, **shell)
     lines = (tmp_path / "run/run_script.sh").read_text().splitlines()
     assert [line.partition("=")[2] for line in lines if line.startswith("#SBATCH --exclude")] == left_out

@@ -116,7 +116,8 @@ def _left_out(options: dict[str, Located], cluster: Cluster) -> tuple[bad_nodes.
     cluster has other nodes.
     """
     given = (str(options[name].value) for name in ("nodelist", "clusters") if name in options)
-    if any(value.lower() not in values.FLAGS for value in given):
+    is_elsewhere = os.environ.get("SBATCH_CLUSTERS")  # which sinfo does not read
+    if is_elsewhere or any(value.lower() not in values.FLAGS for value in given):
         return ()
     return bad_nodes.left_out(bad_nodes.file(cluster.name))
 
