@@ -105,7 +105,8 @@ def _check_against_job(
     missing = -nodes % segment if nodes > segment > 0 else 0  # Slurm ignores a larger segment
     if job.spares and missing:
         problem = f"{nodes} nodes, spares included, are no multiple of `segment` ({segment})"
-        fix = f"write `spares: {job.spares + missing}`, or leave it out"
+        other = "segment" if layout.nodes % segment else "spares"
+        fix = f"write `spares: {job.spares + missing}`, or leave `{other}` out"
         problems.add(job.where("spares"), f"{problem}: Slurm starts no such job", fix)
     fix = "each rank takes the one of its local rank"
     asked = gpu_request.read({**own, "ntasks-per-node": str(layout.tasks_per_node)})
