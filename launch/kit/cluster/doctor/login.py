@@ -48,7 +48,8 @@ def ask_slurm(node: Node, asked: Needs) -> bool:
         return False
     asked.config = slurm.config()
     has_accounts = "slurmdbd" in asked.config.get("AccountingStorageType", "")
-    if has_accounts and "associations" in asked.config.get("AccountingStorageEnforce", ""):
+    is_enforced = "associations" in asked.config.get("AccountingStorageEnforce", "")
+    if has_accounts and is_enforced and "clusters" not in asked.slurm:  # it has accounts of its own
         cluster = asked.config.get("ClusterName", "")
         mine = slurm.accounts(cluster)
         node.said["account"] = [["" if mine else f"sacctmgr shows no association with {cluster}"]]
