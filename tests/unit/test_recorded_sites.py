@@ -200,11 +200,11 @@ def test_a_cluster_of_any_name_has_a_profile_that_jobs_can_name(cluster: str, na
 @pytest.mark.parametrize(
     ("has_disk", "lines"),
     [
-        (True, ["# found: /local of c01 is xfs; each job has a /tmp of its own, in which no other finds what it unpacks", "scratch: /local"]),
+        (True, ["# found: /local of c01 is xfs; each job has its own /tmp, so what it unpacks there is lost to the next", "scratch: /local"]),
         (
             False,
             [
-                "# guessed: each job has a /tmp of its own, in which no other finds what it unpacks - change it if a node has another folder on its own disk",
+                "# guessed: each job has its own /tmp, so what it unpacks there is lost to the next - change it if a node has another folder on its own disk",
                 "# scratch: /local",
             ],
         ),

@@ -111,7 +111,6 @@ class Job(BadDays):
     processes_per_node: Optional[int] = of_nodes(
         values.count,
         "ranks per node [gpus_per_node, or 1]",
-        "N",
         other_names="nproc_per_node ntasks_per_node tasks_per_node",
     )
     gpus_per_node: Optional[int] = of_nodes(

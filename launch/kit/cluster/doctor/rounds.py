@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Optional
 
 from kit import slurm
+from kit.base import formats
 from kit.base.errors import KitError, Problems, UsageError
 from kit.cluster import shapes
 from kit.cluster.doctor import ask, checks, local_checks, login, node_choice
@@ -193,7 +194,8 @@ def _slurm(
             login_node.said["asking"] = [[problem, fix]]
             return cluster, problem
         ask.ask(cluster, addresses, wanted.wait_s)
-        beyond = f"; {cluster.beyond} more are free, and not for one job" if cluster.beyond else ""
+        more = formats.number(cluster.beyond, "free node")
+        beyond = f"; {more} not asked (MaxNodes)" if cluster.beyond else ""
         return cluster, f"{len(cluster.answered)} of {len(addresses)} nodes answered{beyond}"
     except UsageError:
         raise

@@ -111,7 +111,7 @@ def scratch(site: Site) -> Decision:
     if usual:
         words = f"{TEMPORARY} of {machine.name} is {usual.type}"
     if is_private:
-        words = f"each job has a {TEMPORARY} of its own, in which no other finds what it unpacks"
+        words = f"each job has its own {TEMPORARY}, so what it unpacks there is lost to the next"
     best = max(room, key=lambda path: room[path], default="")
     if best and room[best] > 1.5 * usual_room:
         disk = f"{best} of {machine.name} is {seen[best].type}"
