@@ -721,21 +721,34 @@ def test_ctrl_c_reaches_the_command_there(far: Far, project: Path, kit_here) -> 
     assert done.code == 130 and "first\n" in done.out and "kit: job 1001 goes on; to end it: kit cancel 1001;" in done.out
 
 
+def kill_the_next_that_says(far: Far, text: bytes) -> None:
+    """Kills what keeps the output of a command there, once it has said this."""
+    while not (found := [path for path in (far.kit / "calls").glob("*/spool") if text in path.read_bytes()]):
+        time.sleep(0.05)
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(file).endswith(f"{found[0].parent.name}/lock") for file in (process / "fd").iterdir()):
+                os.kill(int(process.name), 9)
+        except OSError:
+            continue
+
+
 def test_a_command_that_was_killed_there_is_not_waited_for(far: Far, project: Path, kit_here) -> None:
     kit_here("submit", "job.yaml")
     far.slurm.job("1001", "RUNNING", folder=str(run_of(far)))
-
-    def kill() -> None:
-        while not (found := [path for path in (far.kit / "calls").glob("*/spool") if path.stat().st_size]):
-            time.sleep(0.05)
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if any(os.readlink(file).endswith(f"{found[0].parent.name}/lock") for file in (process / "fd").iterdir()):
-                    os.kill(int(process.name), 9)
-            except OSError:
-                continue
-
-    threading.Thread(target=kill).start()
+    threading.Thread(target=kill_the_next_that_says, args=(far, b"out")).start()
     done = kit_here("logs", "1001", "-f")
     assert done.code == 1 and "kit: the command on login was killed there\n" in done.err
     far.slurm.job("1001", "COMPLETED")  # which ends what it had started
+
+
+def test_a_submission_that_was_killed_there_with_its_job_is_not_made_twice(far: Far, project: Path, kit_here) -> None:
+    kit_here("nodes", "--cluster", "far")
+    threading.Thread(target=kill_the_next_that_says, args=(far, b"submitted job 1001")).start()
+    assert "was killed there\n" in kit_here("submit", "job.yaml", "--follow").err
+    again = kit_here("submit", "job.yaml")
+    words = r"kit: the same command of \d+s ago submitted 1001, and was killed on login after that"
+    assert again.code == 1 and re.match(words, again.err), again.err
+    assert len(far.slurm.calls("sbatch")) == 1
+    far.slurm.job("1001", "COMPLETED")
+    assert kit_here("submit", "job.yaml").out.startswith("kit: submitted job 1002\n")

@@ -121,11 +121,24 @@ def test_a_second_terminal_follows_a_build_while_the_first_one_does() -> None:
 def test_one_that_was_killed_is_said_to_be(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     made = session.make(str(tmp_path), ID)
     assert made
-    (made / "lock").touch()
+    (made / "lock").write_text(os.uname().nodename)
     (made / "spool").write_text('{"out": "a"}\n{"exit": 0')  # cut off
     assert session.state(str(tmp_path), ID) == "killed"
     service.follow(str(tmp_path), ID, 0, "MARK")
     assert capfd.readouterr().out.endswith('\n{"out": "a"}\n{"is_killed": true}\n')
+
+
+@pytest.mark.parametrize(("node", "silent_s", "state"), [("", 0, "killed"), ("another", 0, "running"), ("another", 3600, "killed")])
+def test_a_free_lock_tells_only_the_machine_of_the_keeper_that_it_was_killed(node: str, silent_s: int, state: str, tmp_path: Path) -> None:
+    """BeeGFS does not show a machine the locks of others, unless its administrators ask for that."""
+    call = begin(tmp_path, "pass")
+    assert spool(call)
+    (call / "spool").write_text("")
+    lock = call / "lock"
+    assert lock.read_text() == os.uname().nodename
+    lock.write_text(node or lock.read_text())
+    os.utime(lock, (time.time() - silent_s,) * 2)
+    assert session.state(str(tmp_path), ID) == state
 
 
 def test_a_request_waits_in_memory_and_is_asked_for_once(tmp_path: Path) -> None:

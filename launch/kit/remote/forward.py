@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from typing import Any
 
 from kit.base import formats
 from kit.base.errors import KitError, Problems
@@ -22,6 +23,7 @@ from kit.remote.where import About, Typed
 
 LASTING = ("submit", "rerun", "build", "bench")  # these go on when the connection breaks
 MAKING_RUNS = ("shell", "exec")
+SUBMITTING = ("submit", "rerun")
 STARTING = ("submit", "shell", "bench")  # they make runs, and read the values of secrets
 
 
@@ -143,6 +145,8 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
             call, request = earlier, replace(request, call=earlier.id)
         else:
             records.forget(earlier)
+            if typed.name in SUBMITTING:
+                _raise_if_submitted(earlier, answer["runs"], about, copy.host.name)
     # The earlier one may have made the run that this one goes on with.
     own = (call.id, earlier.id) if earlier else (call.id,)
     with records.under_way(call):
@@ -151,3 +155,13 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
         return calls.attend(
             copy, request, typed.show, lambda run: records.add_run(run, about, *own)
         )
+
+
+def _raise_if_submitted(call: Call, runs: list[dict[str, Any]], about: Record, host: str) -> None:
+    """Raise KitError if a command that was killed had its jobs before: they go on."""
+    for run in runs:
+        records.add_run(run, about, call.id)
+    if jobs := ", ".join(dict.fromkeys(run["id"] for run in runs if run.get("id"))):
+        same = f"the same command of {formats.ago(call.begun_s)} submitted {jobs}"
+        fix = "see them by: kit status; to submit once more, type the same command again"
+        raise KitError(f"{same}, and was killed on {host} after that", fix)

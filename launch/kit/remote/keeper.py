@@ -25,6 +25,7 @@ def start(made: Path, request: Mapping[str, Any]) -> None:
     """Start the command of a request apart from this process and its connection."""
     lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     locks.take(lock)  # which the keeper inherits
+    os.write(lock, os.uname().nodename.encode())
     (made / "seen").touch()
     (made / "spool").touch()
     session.run_apart(lambda: _keep(made, request))
@@ -91,6 +92,11 @@ def _pass_on(process: subprocess.Popen[bytes], made: Path, *, stays: bool) -> No
     if number:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
+
+
+def runs_of(call: str) -> list[dict[str, Any]]:
+    """Return the lines of the history about the runs that a call made."""
+    return [run for run in new_runs(0)[0] if run.get("call") == call]
 
 
 def new_runs(size: int) -> tuple[list[dict[str, Any]], int]:

@@ -120,7 +120,10 @@ _ANSWERS: dict[str, Callable[..., Optional[Json]]] = {
     "place image": arrival.place_image,
     "begin": _begin,
     "hold": hold,
-    "state": lambda **what: {"state": session.state(**what)},
+    "state": lambda folder, call: {
+        "state": session.state(folder, call),
+        "runs": keeper.runs_of(call),
+    },
     "tell": session.tell,
     "finish": session.forget,
     "runs": lambda history: {"runs": keeper.new_runs(history)[0]},
