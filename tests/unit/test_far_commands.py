@@ -20,6 +20,7 @@ from kit.config.secrets import Secret
 from kit.remote import calls, install, records, session
 from kit.remote import project as brought
 from kit.remote.landing import BROUGHT, MARK
+from kit.remote.ssh import Host, Unreachable
 
 from far_side import Far
 from samples import docker_archive
@@ -556,6 +557,24 @@ def test_the_exit_code_of_a_command_is_the_one_there(far: Far, project: Path, ki
     kit_here("submit", "job.yaml")
     done = kit_here("exec", "1001", "--", "true")
     assert done.code == 1 and done.err == "kit: job (1001) is not running: PENDING (Slurm has not looked at it yet)\n  fix: where it is: kit status 1001\n"
+
+
+def test_a_loop_that_reads_ids_handles_each_of_them(far: Far, project: Path, kit_here) -> None:
+    for name in ("a", "b"):
+        assert kit_here("submit", "job.yaml", "--name", name).code == 0
+    script = f"while read -r id; do '{sys.executable}' -m kit cancel $id; done"
+    done = subprocess.run(["bash", "-c", script], input="1001\n1002\n", capture_output=True, text=True, timeout=60)
+    assert far.slurm.calls("scancel") == ["1001", "1002"], done.stderr
+
+
+def test_the_code_of_a_users_program_is_no_broken_connection(far: Far) -> None:
+    host = Host("login", print)
+    assert host.attach("exit 255", "nothing is known", runs_program=True) == 255
+    with pytest.raises(Unreachable):
+        host.attach("exit 255", "nothing is known", runs_program=False)
+    far.down()
+    with pytest.raises(Unreachable):
+        host.attach("true", "nothing is known", runs_program=True)
 
 
 def test_bad_nodes_are_listed_and_taken_back_there(far: Far, project: Path, kit_here) -> None:

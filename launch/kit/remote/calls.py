@@ -68,7 +68,7 @@ def attend(copy: Copy, request: Request, show: Show, note_run: NoteRun) -> int:
     return code
 
 
-def attach(copy: Copy, request: Request) -> int:
+def attach(copy: Copy, request: Request, *, runs_program: bool = False) -> int:
     """Run a command with the streams and the terminal of this process; return its exit code."""
     values, held = _values(copy, request), {"folder": copy.folder, "call": request.call}
     if request.environment:  # which no list of processes is to show
@@ -76,7 +76,8 @@ def attach(copy: Copy, request: Request) -> int:
         line = copy.line("become held", **held)
     else:
         line = copy.line("become", **values)
-    return copy.host.attach(line, f"what kit {request.words[0]} did there is not known")
+    doing = f"what kit {request.words[0]} did there is not known"
+    return copy.host.attach(line, doing, runs_program=runs_program)
 
 
 def _values(copy: Copy, request: Request) -> dict[str, Any]:

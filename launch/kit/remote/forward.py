@@ -120,8 +120,9 @@ def _run(typed: Typed, copy: Copy, request: Request, about: Record) -> int:
     """Run a command on the login node, and record the runs that it makes."""
     if typed.name in LASTING or (typed.name == "logs" and typed.value("follow")):
         return _run_lasting(typed, copy, request, about)
-    code = calls.attach(copy, request)
-    if typed.name in MAKING_RUNS:
+    runs_program = typed.name in MAKING_RUNS
+    code = calls.attach(copy, request, runs_program=runs_program)
+    if runs_program:
         for run in copy.ask("runs", "the command has ended", history=copy.history)["runs"]:
             records.add_run(run, about, request.call)
     return code

@@ -27,7 +27,7 @@ ANSWER_S = 120.0
 SILENCE_S = 60.0  # a stream without a sign of life is broken
 SOON_S = 60.0  # an attempt that broke within this time is made once more
 UNREACHABLE = 69  # EX_UNAVAILABLE of sysexits.h
-SSH_FAILED = 255  # which no command of kit ends with
+SSH_FAILED = 255  # which no command of kit ends with, but programs may
 # Whatever the user's own ~/.ssh/config says, these connections carry commands, and nothing else.
 _PLAIN = {
     "ForwardAgent": "no",
@@ -124,14 +124,20 @@ class Host:
             self.known[self.name] = error.why
             self.raise_broken(error.why, doing)
 
-    def attach(self, line: str, doing: str) -> int:
-        """Run a command with the streams and the terminal of this process; return its exit code."""
+    def attach(self, line: str, doing: str, *, runs_program: bool) -> int:
+        """Run a command with the streams and the terminal of this process; return its exit code.
+
+        `runs_program`: a program of the user's gets the input, and may end with any code.
+        """
         self.connect(doing)
         is_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+        # ssh reads ahead: `while read -r id; do kit cancel "$id"; done <ids` would cancel one job.
+        stdin = None if runs_program or sys.stdin.isatty() else subprocess.DEVNULL
         sys.stdout.flush()
         sys.stderr.flush()
-        code = run(self._command(line, RequestTTY="force" if is_terminal else "no")).returncode
-        if code == SSH_FAILED:
+        words = self._command(line, RequestTTY="force" if is_terminal else "no")
+        code = run(words, stdin=stdin).returncode
+        if code == SSH_FAILED and not (runs_program and self._is_open()):
             self.raise_broken("ssh ended with code 255", doing)
         return code
 
