@@ -333,6 +333,15 @@ def test_a_job_file_beside_the_project_is_taken_along_from_the_project(far: Far,
     assert (run_of(far) / "code/train.sh").read_text() == "echo told\n"
 
 
+def test_a_profile_that_a_full_disk_cut_off_there_is_written_again(far: Far, project: Path, kit_here) -> None:
+    far.profile("far", "ssh: login\nslurm: {partition: gpu}\n")
+    for _ in range(2):
+        done = kit_here("submit", "job.yaml", "--dry-run")
+        assert "#SBATCH --partition=gpu\n" in done.out, done.err
+        (sent,) = far.kit.glob("given/clusters-*/far.yaml")
+        sent.write_text("")
+
+
 def test_a_working_directory_of_the_login_node_is_taken_as_it_is(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brought, "root_of", lambda job: "")  # it is not here
     (far.home / "theirs").mkdir()

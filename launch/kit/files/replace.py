@@ -11,11 +11,12 @@ from pathlib import Path
 def text(place: Path, content: str, mode: int = 0o600) -> None:
     """Write a file, which its user alone may read unless `mode` says otherwise.
 
+    Bytes that are no UTF-8 are Python's surrogates in `content`.
     Raise OSError where that is not possible.
     """
     handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)  # mode 0600
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(content)
             if mode != 0o600:
                 os.fchmod(file.fileno(), mode)

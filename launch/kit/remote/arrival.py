@@ -130,8 +130,9 @@ def given_folder(
         (made / MARK).touch()
     (made / inside).mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
-        if not (made / file).exists():
-            (made / file).write_text(text, encoding="utf-8", errors="surrogateescape")
+        path, content = made / file, text.encode("utf-8", "surrogateescape")
+        if not (path.is_file() and path.read_bytes() == content):  # a full disk may have cut it off
+            replace.text(path, text)
     os.utime(made)
     return str(made)
 
