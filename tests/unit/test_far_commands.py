@@ -165,6 +165,16 @@ def test_the_profile_names_the_python_of_the_login_node(far: Far, new_project: P
     assert kit_here("nodes", "--cluster", "far").out == "kit: kit knows no bad nodes\n"
 
 
+def test_a_python_that_is_gone_or_that_the_profile_no_longer_names_is_not_used(far: Far, project: Path, kit_here) -> None:
+    (copy,) = far.kit.glob("kit-*")
+    for tried, profile in ((far.home / "gone", ""), (Path("/bin/false"), f"ssh_python: {sys.executable}\n")):
+        (copy / "python.json").unlink()
+        (copy / "python.json").write_text(json.dumps({"python": str(tried)}))
+        far.profile("far", f"ssh: login\n{profile}")
+        done = kit_here("nodes", "--cluster", "far")
+        assert done.out == "kit: kit knows no bad nodes\n", done.err
+
+
 @pytest.mark.parametrize("text", ["python3; rm -rf ~", "module purge", "$(x)"])
 def test_what_is_no_python_is_refused_with_its_line(text: str, far: Far, new_project: Path, kit_here) -> None:
     far.profile("far", f"ssh: login\nssh_python: {json.dumps(text)}\n")

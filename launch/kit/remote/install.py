@@ -111,7 +111,7 @@ def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Cop
     setup, pythons = _python(site)
     name = f"kit-{kit.__version__}-{_digest(files)}"
     request = {"folder": site.ssh_dir, "kit": name, "origin": records.origin(here)}
-    request["name"] = os.path.basename(here) or "root"
+    request |= {"name": os.path.basename(here) or "root", "ssh_python": site.ssh_python}
     source = Path(landing.__file__).read_text(encoding="utf-8")
     program = f"{source}\nmain(sys.argv[1], **{request!a})\n"
     found = host.ask(f"{setup}{_LANDING.format(pythons=pythons)}", doing, text=program)

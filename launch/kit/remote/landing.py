@@ -91,7 +91,7 @@ def history_bytes() -> int:
         return 0
 
 
-def prepare(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
+def prepare(folder: str, kit: str, name: str, origin: str, ssh_python: str) -> dict[str, Any]:
     """Make kit's folder; return what is in it of the copy called `kit`, and of a project."""
     folder = absolute(folder)
     refusal = claim(folder)
@@ -102,12 +102,13 @@ def prepare(folder: str, kit: str, name: str, origin: str) -> dict[str, Any]:
         if not is_marked(place) or not is_private(place):
             return {"folder": place, "refusal": "open" if is_marked(place) else "foreign"}
         os.utime(place, None)
+    # The Python that the copy was tried with may be on another login node, or was removed.
+    tried = read(os.path.join(place, "python.json")).get("python", "")
     return {
         "folder": folder,
         "history": history_bytes(),
         "work": project_folder(folder, name, origin),
-        "python": sys.executable,
-        **read(os.path.join(place, "python.json")),  # the Python of a complete copy
+        "python": tried if not ssh_python and os.access(tried, os.X_OK) else sys.executable,
         "has_copy": is_marked(place),
     }
 
