@@ -75,7 +75,7 @@ def test_kit_is_copied_once_and_its_folder_holds_nothing_else_of_it(far: Far, ne
     (copy,) = far.kit.glob("kit-*")
     assert sorted(os.listdir(far.kit)) == [MARK, "given", copy.name]
     assert not list(copy.rglob("*.so")) and (copy / "kit/_assets/launch/scripts/run_script.sh").is_file()
-    assert [path for path in far.kit.rglob("*") if path.stat().st_mode & 0o077] == []
+    assert [path for path in far.kit.iterdir() if path.stat().st_mode & 0o077] == []
     assert kit_here("images", "--cluster", "far").err == ""
 
 
@@ -576,6 +576,22 @@ def test_the_exit_code_of_a_command_is_the_one_there(far: Far, project: Path, ki
     kit_here("submit", "job.yaml")
     done = kit_here("exec", "1001", "--", "true")
     assert done.code == 1 and done.err == "kit: job (1001) is not running: PENDING (Slurm has not looked at it yet)\n  fix: where it is: kit status 1001\n"
+
+
+@pytest.mark.parametrize("words", ["submit job.yaml", "shell job.yaml"])
+def test_a_job_has_the_umask_of_the_user_there(words: str, far: Far, project: Path, kit_here) -> None:
+    """Else checkpoints in a folder of the group would be its owner's alone."""
+    for name in ("sbatch", "salloc"):
+        (far.base / "far/bin" / name).unlink()
+        (far.base / "far/bin" / name).write_text("#!/bin/sh\numask >~/umask\nexit 1\n")
+        (far.base / "far/bin" / name).chmod(0o755)
+    before = os.umask(0o027)
+    try:
+        done = kit_here(*words.split())
+    finally:
+        os.umask(before)
+    assert (far.home / "umask").read_text() == "0027\n", done.err
+    assert [path for path in far.kit.iterdir() if path.is_dir() and path.stat().st_mode & 0o077] == []
 
 
 def test_a_loop_that_reads_ids_handles_each_of_them(far: Far, project: Path, kit_here) -> None:

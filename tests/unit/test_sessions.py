@@ -25,7 +25,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def begin(folder: Path, script: str, **more: object) -> Path:
     made = session.make(str(folder), ID)
     assert made
-    request = {"command": [sys.executable, "-c", script], "workdir": str(folder), "environment": {}, "history": 0, "stays": False, **more}
+    request = {"command": [sys.executable, "-c", script], "workdir": str(folder), "environment": {}, "history": 0, "stays": False, "umask": 0o022, **more}
     keeper.start(made, request)
     return made
 
@@ -163,6 +163,6 @@ def test_old_calls_are_removed_and_what_is_not_kits_stays(tmp_path: Path) -> Non
 def test_a_command_that_cannot_be_started_says_so(tmp_path: Path) -> None:
     made = session.make(str(tmp_path), ID)
     assert made
-    keeper.start(made, {"command": ["/no/such"], "workdir": str(tmp_path), "environment": {}, "history": 0, "stays": False})
+    keeper.start(made, {"command": ["/no/such"], "workdir": str(tmp_path), "environment": {}, "history": 0, "stays": False, "umask": 0o022})
     said, end = spool(made)
     assert "/no/such" in str(said["err"]) and end == {"exit": 1}

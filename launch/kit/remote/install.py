@@ -33,7 +33,14 @@ _OF_A_CHECKOUT = {"runs", "images"}  # what was tried out in it
 # Python runs a folder that has the first: a job would inherit a variable in its place.
 _PROGRAMS = {
     "__main__.py": "from kit.cli import main\n\nmain()\n",
-    "service.py": "from kit.remote.service import main\n\nmain()\n",
+    "service.py": """\
+import os
+
+umask = os.umask(0o077)  # before Python makes folders for what it compiles
+from kit.remote.service import main
+
+main(umask)
+""",
 }
 # All that these two import travels, and typing_extensions, which another Python may need.
 _IMPORTED = """\
@@ -141,9 +148,9 @@ def _python(site: Cluster) -> tuple[str, str]:
     """Return the lines of bash before Python, and the names to look for Python by."""
     wanted = site.ssh_python
     if wanted.startswith("module "):
-        return f"umask 077; {_PROFILE}; {wanted} </dev/null >/dev/null 2>&1; ", _PYTHONS
+        return f"{_PROFILE}; {wanted} </dev/null >/dev/null 2>&1; ", _PYTHONS
     pythons = bash(wanted) if wanted else _PYTHONS
-    return f"umask 077; type -P sbatch >/dev/null || {_PROFILE}; ", pythons
+    return f"type -P sbatch >/dev/null || {_PROFILE}; ", pythons
 
 
 def _no_python(site: Cluster, found: dict[str, Any], doing: str) -> KitError:

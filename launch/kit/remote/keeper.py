@@ -41,6 +41,7 @@ def _keep(made: Path, request: Mapping[str, Any]) -> None:
                 request["command"],
                 cwd=request["workdir"],
                 env={**os.environ, **request["environment"]},
+                umask=request["umask"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -25,18 +25,20 @@ ANSWER_S = 10
 Json = dict[str, Any]
 
 
-def main() -> None:
+def main(umask: int) -> None:
     """Answer the request on stdin, behind the mark that is the argument.
 
-    A request for a connection, which has this program's streams, is the argument itself.
+    A request for a connection, which has this program's streams, is the argument itself. `umask` is
+    the user's, for commands: what kit itself writes here is the user's alone.
     """
-    os.umask(0o077)
     mark, *texts = sys.argv[1:]
+    request = json.loads(base64.urlsafe_b64decode(texts[0]) if texts else sys.stdin.buffer.read())
+    if "words" in request:
+        request["umask"] = umask
     if texts:
-        request = json.loads(base64.urlsafe_b64decode(texts[0]))
         _CONNECTIONS[request.pop("what")](mark=mark, **request)
     else:
-        print(f"\n{mark} {json.dumps(_answer(json.load(sys.stdin)))}", flush=True)
+        print(f"\n{mark} {json.dumps(_answer(request))}", flush=True)
 
 
 def _answer(request: Json) -> Json:
@@ -139,6 +141,7 @@ def _become(request: Json) -> None:
     """Replace this process by the command of a request."""
     ready = _ready(request)
     os.chdir(ready["workdir"])
+    os.umask(ready["umask"])
     command = ready["command"]
     os.execve(command[0], command, {**os.environ, **ready["environment"]})  # noqa: S606
 
