@@ -297,6 +297,26 @@ def test_two_projects_of_one_name_have_folders_of_their_own(far: Far, project: P
     assert first == "project" and re.fullmatch("project-[0-9a-f]{8}", second)
 
 
+def test_a_project_that_was_moved_is_told_how_it_gets_its_folder_back(far: Far, project: Path, kit_here) -> None:
+    kit_here("bench", "job.yaml", "--dry-run")
+    (work(far) / "checkpoint.pt").write_text("epoch 9")
+    moved = far.base / "moved to/project"
+    moved.parent.mkdir()
+    project.rename(moved)
+    (moved / "train.sh").write_text("echo new\n")
+    os.chdir(moved)
+    done = kit_here("bench", "job.yaml", "--dry-run")
+    (second,) = (far.kit / "work").glob("project-*")
+    words = f"kit: {work(far)} on login belongs to {os.uname().nodename}:{project}; this project gets a new folder, {second}\n"
+    assert done.code == 0 and words in done.err
+    assert words not in kit_here("bench", "job.yaml", "--dry-run").err  # it is no longer new
+    (line,) = re.findall("^kit: if it is the same project, give it the first folder: (ssh login .+)$", done.err, re.MULTILINE)
+    subprocess.run(["bash", "-c", line], check=True)
+    assert kit_here("submit", "job.yaml").code == 0
+    assert (run_of(far) / "code/train.sh").read_text() == "echo new\n" == (work(far) / "train.sh").read_text()
+    assert (work(far) / "checkpoint.pt").is_file() and not (second / "runs").exists()
+
+
 def test_a_job_of_another_folder_is_read_and_works_where_it_lies(far: Far, project: Path, kit_here) -> None:
     os.chdir(far.base)
     done = kit_here("submit", "project/job.yaml", "--output", f"{project}/runs/x")

@@ -19,7 +19,7 @@ from kit.base.errors import KitError
 from kit.base.formats import DAY_S
 from kit.config import image_files
 from kit.files import remove, replace
-from kit.remote import session
+from kit.remote import landing, session
 from kit.remote.landing import BROUGHT, MARK, is_marked, read
 
 FileState = list[Any]  # [size, seconds, whether it is a program] of a file, [target] of a link
@@ -42,12 +42,20 @@ def file_state(path: str) -> Optional[FileState]:
 
 
 def receive(
-    work: str, folder: str, origin: str, git: Optional[dict[str, str]], files: dict[str, Any]
+    work: str,
+    folder: str,
+    origin: str,
+    here: str,
+    git: Optional[dict[str, str]],
+    files: dict[str, Any],
 ) -> dict[str, Any]:
     """Make a project's folder ready for its `files`: {name: {"tracked": BOOL, "state": FileState}}.
 
-    Returns `needed`, the files to send, and `kept`, the files that others are in the way of.
+    Returns `needed`, the files to send, `kept`, the files that others are in the way of, and
+    `other`, whose folder has the project's name where this one is new and has a suffix.
     """
+    plain = work.removesuffix(landing.suffix(origin))
+    is_second = plain != work and not os.path.lexists(work)
     os.makedirs(work, exist_ok=True)
     before = read(f"{work}/{BROUGHT}")
     if before.get("origin") not in (None, origin):
@@ -69,13 +77,15 @@ def receive(
             with suppress(OSError):
                 os.unlink(f"{work}/{name}")
     place = os.path.realpath(work)  # in a copy of the folder, the list is not true
-    content = {"origin": origin, "place": place, "files": brought, "git": git, "came": False}
-    replace.text(Path(work, BROUGHT), json.dumps(content))
+    content = {"origin": origin, "here": here, "place": place, "files": brought, "git": git}
+    replace.text(Path(work, BROUGHT), json.dumps({**content, "came": False}))
     images = f"{folder}/{image_files.FOLDER}"  # which all projects share
     os.makedirs(images, exist_ok=True)
     with suppress(FileExistsError):
         os.symlink(os.path.relpath(images, work), f"{work}/{image_files.FOLDER}")
-    return {"kept": kept, "needed": needed}
+    other = read(f"{plain}/{BROUGHT}") if is_second else {}
+    whose = {"folder": plain, "origin": other.get("origin"), "here": other.get("here")}
+    return {"kept": kept, "needed": needed, "other": whose if other else None}
 
 
 def _may_come(work: str, name: str, new: FileState, states: list[FileState]) -> bool:

@@ -65,11 +65,16 @@ def is_marked(folder: str) -> bool:
 
 def project_folder(folder: str, name: str, origin: str) -> str:
     """Return the folder of a project: its name, with a suffix where another project has that."""
-    places = [os.path.join(folder, "work", word) for word in (name, name + "-" + origin[:8])]
+    places = [os.path.join(folder, "work", word) for word in (name, name + suffix(origin))]
     theirs = [read(os.path.join(place, BROUGHT)).get("origin") for place in places]
     if origin in theirs:
         return places[theirs.index(origin)]
     return places[0] if theirs[0] is None else places[1]
+
+
+def suffix(origin: str) -> str:
+    """Return what the name of a project's folder ends with where another project has that name."""
+    return "-" + origin[:8]
 
 
 def read(path: str) -> dict[str, Any]:

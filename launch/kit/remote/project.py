@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from kit.base.errors import Problems, UsageError
+from kit.base.quote import bash
 from kit.config import paths
 from kit.config.job import Job
 from kit.files import safe_write
 from kit.plan import git_facts, key_files, source_files
 from kit.plan.source_files import Sources
-from kit.remote import arrival, records, rsync
+from kit.remote import arrival, landing, records, rsync
 from kit.remote.install import Copy
 
 DOING = "nothing has begun"
@@ -71,9 +73,12 @@ def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bo
         work=copy.work,
         folder=copy.folder,
         origin=records.origin(root),
+        here=f"{os.uname().nodename}:{root}",
         git=git_facts.find(root, keyrings),
         files=files,
     )
+    if other := answer["other"]:
+        _say_whose_folder(copy, records.origin(root), other)
     if kept := answer["kept"]:
         shown = key_files.shown(kept)
         what = f"what {host.name} has in {copy.work} under these names"
@@ -84,3 +89,13 @@ def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bo
         host.say(f"{what} stays as it is: {shown}")
     if answer["needed"]:
         rsync.send_listed(host, Path(root), copy.work, DOING, answer["needed"])
+
+
+def _say_whose_folder(copy: Copy, origin: str, other: dict[str, Any]) -> None:
+    """Say that a project begins in an empty folder, and how it gets one that it had before."""
+    host, folder = copy.host, other["folder"]
+    whose = other["here"] or "another project"
+    what = f"{folder} on {host.name} belongs to {whose}"
+    host.say(f"{what}; this project gets a new folder, {copy.work}")
+    line = f"sed -i s/{other['origin']}/{origin}/ {bash(f'{folder}/{landing.BROUGHT}')}"
+    host.say(f"if it is the same project, give it the first folder: ssh {host.name} {bash(line)}")
