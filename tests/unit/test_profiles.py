@@ -67,8 +67,8 @@ def test_every_setting_has_its_source_above_it(profile: Path) -> None:
     assert [lines[number] for number in settings if "https://" not in lines[number - 1]] == []
 
 
-@pytest.mark.parametrize("folder", ["/", "//", ".", "~", "..", "a/../..", "~/"])
-def test_kits_folder_on_a_login_node_cannot_be_the_home_or_above_it(folder: str, kit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["/", "//", ".", "~", "..", "a/../..", "~/", "$WORK/kit", "${WORK}", "~ada/kit"])
+def test_kits_folder_on_a_login_node_is_named_by_its_path_and_not_the_home_or_above_it(folder: str, kit, tmp_path: Path) -> None:
     (tmp_path / "config/kit/clusters").mkdir(parents=True)
     (tmp_path / "config/kit/clusters/far.yaml").write_text(f'ssh: ada@far\nssh_dir: "{folder}"\n')
     (tmp_path / "train.py").touch()

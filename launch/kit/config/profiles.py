@@ -71,9 +71,10 @@ def kits_folder(given: Located, problems: Problems) -> Optional[str]:
     if found is None:
         return None
     is_home_or_root = os.path.normpath(found).lstrip("/") in ("", ".", "~")
-    if not is_home_or_root and ".." not in found.split("/"):
+    is_expanded = _VARIABLE.search(found) or re.match("~[^/]", found)  # by a shell, not by kit
+    if not (is_home_or_root or is_expanded or ".." in found.split("/")):
         return found
-    fix = "name a folder only for kit: `ssh_dir: /shared/ada/kit`"
+    fix = "name a folder only for kit, without variables: `ssh_dir: /shared/ada/kit`"
     problems.add(given.where, f"'{found}' cannot be kit's folder there", fix)
     return None
 
