@@ -139,6 +139,24 @@ def test_a_folder_that_is_somebody_elses_is_named_with_its_key_and_left_alone(wh
     assert mine.read_text() == "mine" and list(far.home.rglob(MARK)) == [] and far.slurm.calls("sbatch") == []
 
 
+# As Lmod and Environment Modules print them.
+MODULES = """\
+/apps/easybuild/modules/all:
+Biopython/1.79-foss-2021b
+Biopython/3.11
+GitPython/3.1.40-GCCcore-12.3.0
+IPython/8.14.0-GCCcore-12.3.0
+Python/
+Python/2.7.18-GCCcore-11.2.0
+Python/3.10.8-GCCcore-12.2.0
+Python/3.6.8
+Python/3.9.6-GCCcore-11.2.0
+Python-bundle-PyPI/2023.06-GCCcore-12.3.0
+cray-python/3.11.7 (D)
+python/3.9(default)
+"""
+
+
 @pytest.mark.parametrize(
     ("profile", "fix"),
     [
@@ -155,6 +173,15 @@ def test_a_login_node_without_a_python_is_told_what_to_set(profile: str, fix: st
     assert done.code == 1 and done.err.startswith("kit: login has no Python 3.9 or later on PATH (")
     assert "there: Python 3.6.8): kit submit has not begun\n" in done.err and fix in done.err
     assert not (far.kit / "work").exists() and far.slurm.calls("sbatch") == []
+
+
+def test_the_modules_with_a_python_that_is_new_enough_are_named(far: Far, new_project: Path, kit_here) -> None:
+    (far.home / "avail").write_text(MODULES)
+    (far.home / ".bash_profile").write_text("module() { cat ~/avail >&2; }\n")
+    far.profile("far", "ssh: login\nssh_python: /no/python3\n")
+    fix = "name it in the profile, by a path or one of its modules, such as `ssh_python: module load python/3.9`"
+    modules = "Python/3.9.6-GCCcore-11.2.0, Python/3.10.8-GCCcore-12.2.0, cray-python/3.11.7, python/3.9"
+    assert kit_here("submit", "job.yaml").err.endswith(f"\n  fix: {fix}; it has {modules}\n")
 
 
 def test_the_profile_names_the_python_of_the_login_node(far: Far, new_project: Path, kit_here) -> None:

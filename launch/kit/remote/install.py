@@ -73,10 +73,10 @@ for python in {pythons}; do
     exit
   fi
 done
-tidy() {{ tr -cd '[:alnum:]/._ \\n-' | head -n 5 | tr '\\n' ' '; }}
-version="$(python3 --version </dev/null 2>&1 | tidy)"
-modules="$(bash -lc 'module -t avail python' </dev/null 2>&1 |
-  grep -i '^[a-z0-9/._-]*python[a-z0-9/._-]*$' | tidy)"
+tidy() {{ tr -cd '[:alnum:]/._ \\n-' | tail -n 5 | tr '\\n' ' '; }}
+version="$(python3 --version </dev/null 2>&1 | head -n 1 | tidy)"
+modules="$(bash -lc 'module -t avail python' </dev/null 2>&1 | sed 's/ *(.*//' |
+  grep -iE '^([^ ]*[^a-z])?python3?[/-]?3[.](9|[1-9][0-9])[^ :]*$' | sort -uV | tidy)"
 printf '\\n%s {{"version": "%s", "modules": "%s"}}\\n' "$1" "$version" "$modules"
 """
 
@@ -160,7 +160,9 @@ def _no_python(site: Cluster, found: dict[str, Any], doing: str) -> KitError:
     problem = f"{site.ssh} has no Python 3.9 or later on PATH ({what} there: {has}): {doing}"
     modules = str(found.get("modules", "")).split()
     if modules:
-        fix = f"name it in the profile, such as `ssh_python: module load {modules[-1]}`; or a path"
+        key = f"`ssh_python: module load {modules[-1]}`"
+        fix = f"name it in the profile, by a path or one of its modules, such as {key}"
+        fix += f"; it has {', '.join(modules)}" if modules[1:] else ""
     else:
         keys = "`ssh_python: /path/to/python3`, or `ssh_python: module load NAME`"
         fix = f"name one in the profile: {keys}; look: ssh {site.ssh} module avail python"
