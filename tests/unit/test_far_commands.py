@@ -593,6 +593,13 @@ def test_the_last_run_of_a_folder_is_none_that_never_began(words: str, far: Far,
     assert "told" in kit_here("logs").out and far.calls() == before
 
 
+def test_a_cluster_of_last_year_is_no_longer_asked_for_its_runs(far: Far, project: Path, kit_here) -> None:
+    records.add(records.Record("gone", "/project", folder="/there/runs/a", created_s=time.time() - 31 * 86400))
+    kit_here("submit", "job.yaml")
+    done = kit_here("status")
+    assert (done.code, done.err) == (0, "kit: runs of far, on login:\n") and "1001" in done.out
+
+
 def test_runs_of_different_machines_are_not_compared(far: Far, project: Path, kit_here) -> None:
     kit_here("submit", "job.yaml", "--output", "runs/r1")
     kit_here("run", "job.yaml", "--launcher", "spawn", "--nodes", "1", "--output", "runs/r2")

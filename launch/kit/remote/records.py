@@ -19,7 +19,8 @@ from kit.config import paths
 from kit.config.secrets import Secret
 from kit.files import json_lines, locks, notes, safe_read, typed_json
 
-OLD_S = 30 * 86400  # then a command that nobody asked about is forgotten
+# Then a command that nobody asked about is forgotten, and a cluster is not asked for its runs.
+OLD_S = 30 * 86400
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,9 @@ def add_run(run: dict[str, Any], about: Record, *calls: str) -> None:
 
 
 def clusters() -> list[str]:
-    """Return the clusters that have runs of this machine, or may have one."""
-    of_runs = {record.cluster for record in records() if record.folder}
+    """Return the clusters that have recent runs of this machine, or may have one."""
+    recent = [record for record in records() if time.time() - record.created_s < OLD_S]
+    of_runs = {record.cluster for record in recent if record.folder}
     return sorted(of_runs | {call.cluster for _, call in _calls()})
 
 
