@@ -87,6 +87,19 @@ def test_bytes_that_are_no_text_are_kept(tmp_path: Path) -> None:
     assert str(said["out"]).encode("utf-8", "surrogateescape") == bytes(range(256))
 
 
+def test_it_asks_the_homes_file_server_about_once_a_second_and_its_follower_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touched, asked = set(), []
+    is_alive = session.is_alive
+    call = begin(tmp_path, "import time; time.sleep(3)")
+    monkeypatch.setattr(session, "is_alive", lambda place: asked.append(place) or is_alive(place))
+    follower = threading.Thread(target=service.follow, args=(str(tmp_path), ID, 0, "MARK"))
+    follower.start()
+    while follower.is_alive():
+        touched.add((call / "lock").stat().st_mtime_ns)
+        time.sleep(0.02)
+    assert len(touched) < 15 and len(asked) < 6, (len(touched), len(asked))
+
+
 def test_what_it_leaves_in_the_background_keeps_nobody_waiting(tmp_path: Path) -> None:
     call = begin(tmp_path, "import subprocess; subprocess.Popen(['sleep', '30']); print('a')")
     begun_s = time.monotonic()

@@ -18,6 +18,7 @@ from kit.files import locks, notes
 from kit.remote import session
 from kit.remote.session import CHUNK, PERIOD_S
 
+LOOK_S = 1.0  # between two looks at files that others write: homes are on a file server
 UNFOLLOWED_S = 3600.0  # then a command that nobody follows is ended, unless it `stays`
 
 
@@ -61,7 +62,7 @@ def _write_output(
     """Write what a command prints, and the runs that it records, until it has ended."""
     assert process.stdout and process.stderr
     names = {process.stdout.fileno(): "out", process.stderr.fileno(): "err"}
-    known = request["history"]  # bytes of the history
+    known, looked_s = request["history"], 0.0  # bytes of the history
     while True:
         has_ended = process.poll() is not None  # asked first: then all that it said is in the pipes
         readable, _, _ = select.select(list(names), [], [], 0 if has_ended else PERIOD_S)
@@ -72,12 +73,14 @@ def _write_output(
                 )
             else:
                 del names[number]
-        runs, known = new_runs(known)
-        for run in runs:
-            spool.write(session.line(run=run))
+        if has_ended or time.monotonic() - looked_s > LOOK_S:
+            looked_s = time.monotonic()
+            runs, known = new_runs(known)
+            for run in runs:
+                spool.write(session.line(run=run))
+            _pass_on(process, made, stays=request["stays"])
         if has_ended and not readable:  # what it left in the background may hold them open for days
             return
-        _pass_on(process, made, stays=request["stays"])
 
 
 def _pass_on(process: subprocess.Popen[bytes], made: Path, *, stays: bool) -> None:

@@ -88,9 +88,10 @@ def follow(folder: str, call: str, offset: int, mark: str) -> None:
     with suppress(BrokenPipeError), open(place / "spool", "rb") as spool:
         _send(f"\n{mark}\n".encode())
         spool.seek(offset)
-        alive_s = 0.0
+        was_alive, looked_s, alive_s = True, 0.0, 0.0
         while True:
-            was_alive = session.is_alive(place)
+            if time.monotonic() - looked_s > ALIVE_S:  # it asks a file server
+                was_alive, looked_s = session.is_alive(place), time.monotonic()
             line = spool.readline()
             if line.endswith(b"\n"):
                 _send(line)
