@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -98,6 +100,34 @@ def test_it_asks_the_homes_file_server_about_once_a_second_and_its_follower_less
         touched.add((call / "lock").stat().st_mtime_ns)
         time.sleep(0.02)
     assert len(touched) < 15 and len(asked) < 6, (len(touched), len(asked))
+
+
+# Begins a command that says 1 MB, and prints the spool when it has ended.
+ON_A_FULL_DISK = """\
+import sys, time
+from pathlib import Path
+from kit.remote import keeper, session
+made = session.make(sys.argv[1], sys.argv[2])
+script = "import os; [os.write(1, b'x' * 10000) for _ in range(100)]; raise SystemExit(7)"
+command = [sys.executable, "-c", script]
+keeper.start(made, {"command": command, "workdir": "/", "environment": {}, "history": 0, "stays": False, "umask": 0o022})
+while session.state(sys.argv[1], sys.argv[2]) == "running":
+    time.sleep(0.02)
+print((made / "spool").read_text(), end="")
+"""
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed: apt-get install bubblewrap")
+def test_a_full_disk_costs_its_output_and_not_its_end(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    confined = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--size", str(200 << 10), "--tmpfs", str(disk), "--"]
+    done = subprocess.run([*confined, sys.executable, "-c", ON_A_FULL_DISK, str(disk), ID], capture_output=True, text=True, timeout=60)
+    *output, said, end = map(json.loads, done.stdout.splitlines())
+    assert end == {"exit": 7}, done.stderr
+    what = f"kit: the rest of the output is lost: {disk}/calls/{ID}: No space left on device"
+    assert said == {"err": f"{what}\n  fix: free space there: df -h, quota -s\n"}
+    assert output and all(set(line["out"]) == {"x"} for line in output)
 
 
 def test_what_it_leaves_in_the_background_keeps_nobody_waiting(tmp_path: Path) -> None:

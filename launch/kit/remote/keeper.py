@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Optional
 
 from kit.base import signals
 from kit.files import locks, notes
@@ -19,6 +19,7 @@ from kit.remote import session
 from kit.remote.session import CHUNK, PERIOD_S
 
 LOOK_S = 1.0  # between two looks at files that others write: homes are on a file server
+SPARE = 1 << 14  # bytes that make room for a command's end on a full disk
 UNFOLLOWED_S = 3600.0  # then a command that nobody follows is ended, unless it `stays`
 
 
@@ -28,6 +29,7 @@ def start(made: Path, request: Mapping[str, Any]) -> None:
     locks.take(lock)  # which the keeper inherits
     os.write(lock, os.uname().nodename.encode())
     (made / "seen").touch()
+    (made / "spare").write_bytes(os.urandom(SPARE))  # zeros may take no room
     (made / "spool").touch()
     session.run_apart(lambda: _keep(made, request))
     os.close(lock)
@@ -36,7 +38,8 @@ def start(made: Path, request: Mapping[str, Any]) -> None:
 def _keep(made: Path, request: Mapping[str, Any]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # the command's are its own
-    with open(made / "spool", "ab", buffering=0) as spool:
+    with open(made / "spool", "ab", buffering=0) as file:
+        spool = _Spool(file, made)
         try:
             process = subprocess.Popen(
                 request["command"],
@@ -49,15 +52,49 @@ def _keep(made: Path, request: Mapping[str, Any]) -> None:
                 start_new_session=True,
             )
         except OSError as error:
-            spool.write(session.line(err=f"kit: cannot start: {error}\n") + session.line(exit=1))
+            spool.add(err=f"kit: cannot start: {error}\n")
+            spool.add(exit=1)
             return
         _write_output(process, spool, made, request)
         code = process.wait()
-        spool.write(session.line(exit=signals.shell_code(code)))
+        spool.add(exit=signals.shell_code(code))
+
+
+class _Spool:
+    """Keeps what a command says: a full disk or quota may cost its output, but not its end."""
+
+    def __init__(self, file: IO[bytes], made: Path) -> None:
+        self.file, self.made, self.is_full = file, made, False
+
+    def add(self, **content: Any) -> None:
+        """Write a line. After the first one that has no room, write no more output."""
+        is_output = bool(content.keys() & {"out", "err"})
+        if is_output and self.is_full:
+            return
+        line = session.line(**content)
+        error = self._write(line)
+        if error and not self.is_full:
+            self.is_full = True
+            (self.made / "spare").unlink()
+            what = f"the rest of the output is lost: {self.made}: {error.strerror}"
+            end = session.line(err=f"kit: {what}\n  fix: free space there: df -h, quota -s\n")
+            self._write(end if is_output else end + line)
+
+    def _write(self, lines: bytes) -> Optional[OSError]:
+        """Write all of the lines or nothing; return what went wrong."""
+        size = os.fstat(self.file.fileno()).st_size
+        try:
+            while lines:
+                lines = lines[self.file.write(lines) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self.file.fileno(), size)
+            return error
+        return None
 
 
 def _write_output(
-    process: subprocess.Popen[bytes], spool: IO[bytes], made: Path, request: Mapping[str, Any]
+    process: subprocess.Popen[bytes], spool: _Spool, made: Path, request: Mapping[str, Any]
 ) -> None:
     """Write what a command prints, and the runs that it records, until it has ended."""
     assert process.stdout and process.stderr
@@ -68,16 +105,14 @@ def _write_output(
         readable, _, _ = select.select(list(names), [], [], 0 if has_ended else PERIOD_S)
         for number in readable:
             if chunk := os.read(number, CHUNK):
-                spool.write(
-                    session.line(**{names[number]: chunk.decode("utf-8", "surrogateescape")})
-                )
+                spool.add(**{names[number]: chunk.decode("utf-8", "surrogateescape")})
             else:
                 del names[number]
         if has_ended or time.monotonic() - looked_s > LOOK_S:
             looked_s = time.monotonic()
             runs, known = new_runs(known)
             for run in runs:
-                spool.write(session.line(run=run))
+                spool.add(run=run)
             _pass_on(process, made, stays=request["stays"])
         if has_ended and not readable:  # what it left in the background may hold them open for days
             return
