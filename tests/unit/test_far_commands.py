@@ -632,6 +632,24 @@ def test_the_exit_code_of_a_command_is_the_one_there(far: Far, project: Path, ki
     assert done.code == 1 and done.err == "kit: job (1001) is not running: PENDING (Slurm has not looked at it yet)\n  fix: where it is: kit status 1001\n"
 
 
+@pytest.mark.parametrize(
+    ("start", "code", "words"),
+    [
+        ("echo Welcome", 1, "kit: start-up files on login print something, which rsync cannot read: nothing has begun\n"),
+        ("ulimit -f 100", 1, "kit: rsync with login failed: rsync: [receiver] write failed on "),
+        ("echo rsync: command not found >&2; exit 127", 1, "kit: rsync is not installed on login\n"),
+        ("echo module: command not found >&2; exit 1", 69, "kit: the connection to login broke (module: command not found)"),
+        ("echo module: command not found >&2", 0, ""),
+    ],
+)
+def test_a_copy_that_fails_is_explained_by_what_is_wrong_there(start: str, code: int, words: str, far: Far, project: Path, kit_here) -> None:
+    (project / "weights.bin").write_bytes(os.urandom(1 << 20))
+    (far.base / "far/bin/rsync").write_text(f'#!/bin/bash\n{start}\nexec {shutil.which("rsync")} "$@"\n')
+    (far.base / "far/bin/rsync").chmod(0o755)
+    done = kit_here("bench", "job.yaml", "--dry-run")
+    assert done.code == code and words in done.err, done.err
+
+
 @pytest.mark.parametrize("words", ["submit job.yaml", "shell job.yaml"])
 def test_a_job_has_the_umask_of_the_user_there(words: str, far: Far, project: Path, kit_here) -> None:
     """Else checkpoints in a folder of the group would be its owner's alone."""

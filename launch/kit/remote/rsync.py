@@ -47,14 +47,24 @@ def _rsync(host: Host, arguments: list[str], folder: str, doing: str) -> None:
         host.connect(doing)
         nothing = subprocess.DEVNULL
         done = run([*words, *arguments], stdin=nothing, capture_output=True, start_new_session=True)
-        if b"not found" in done.stderr and b"rsync" in done.stderr:
+        if done.returncode in (0, _VANISHED):
+            return
+        lines = done.stderr.splitlines()
+        if any(b"rsync" in line and b"not found" in line for line in lines):
             problem = f"rsync is not installed on {host.name}"
             raise KitError(problem, "ask its administrators for it")
-        if done.returncode in _CUT or done.returncode < 0:
+        if b"is your shell clean" in done.stderr:
+            problem = f"start-up files on {host.name} print something, which rsync cannot read"
+            fix = f"have them print only in a terminal: `ssh {host.name} true` must say nothing"
+            raise KitError(f"{problem}: {doing}", fix)
+        # rsync's first line names the file that there was no room for, its last one only the code.
+        failures = [line for line in lines if line.startswith(b"rsync: ") and b"failed" in line]
+        is_cut = done.returncode in _CUT or done.returncode < 0
+        if is_cut and not any(b" write failed " in line for line in failures):
             why = last_line(done.stderr, but="rsync")
             host.raise_broken(why or f"rsync ended with code {done.returncode}", doing)
-        if done.returncode not in (0, _VANISHED):
-            fix = f"{doing}; free space and rights there: df -h {shlex.quote(folder)}"
-            raise KitError(f"rsync with {host.name} failed: {last_line(done.stderr)}", fix)
+        fix = f"{doing}; free space and rights there: df -h {shlex.quote(folder)}, quota -s"
+        what = last_line(failures[0] if failures else done.stderr)
+        raise KitError(f"rsync with {host.name} failed: {what}", fix)
 
     host.retried(attempt, doing)
