@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +103,33 @@ def test_sockets_are_kept_where_nobody_else_can_come(mode: int, sockets: Path, m
     place.symlink_to(sockets)
     with pytest.raises(KitError, match="is not a folder that only you can read"):
         ssh.sockets()
+
+
+# Says for `ssh -G` what is on the way, and what a second factor needs at the level of ssh that shows it.
+SSH_WITH_A_SECOND_FACTOR = """\
+#!/bin/bash
+case " $* " in
+  *" -G "*) printf 'user ada\\n%s\\n' "${WAY}" ;;
+  *" -N "*)
+    [[ "$*" != *LogLevel=INFO* ]] || echo 'open https://site/login and enter ABCD' >&2
+    printf '%s\\n' "$@" | grep ConnectTimeout >"${LIMIT}"
+    ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("way", "limit"), [("proxyusefdpass no", "10"), ("proxyjump gate", "none"), ("proxycommand nc %h", "none")])
+def test_in_a_terminal_a_second_factor_is_explained_and_has_time_behind_a_jump_host(way: str, limit: str, sockets: Path, tmp_path: Path) -> None:
+    ssh_here = tmp_path / "bin/ssh"
+    ssh_here.parent.mkdir()
+    ssh_here.write_text(SSH_WITH_A_SECOND_FACTOR)
+    ssh_here.chmod(0o755)
+    line = "from kit.remote.ssh import Host; Host('login', print).connect('nothing has begun')"
+    ours, terminal = os.openpty()
+    own = {"PATH": f"{ssh_here.parent}{os.pathsep}{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(sockets), "WAY": way, "LIMIT": str(tmp_path / "limit")}
+    subprocess.run([sys.executable, "-c", line], env={**os.environ, **own}, stdin=terminal, stdout=terminal, stderr=terminal, check=True)
+    os.close(terminal)
+    said = os.read(ours, 10000)
+    os.close(ours)
+    assert said == b"open https://site/login and enter ABCD\r\n"
+    assert (tmp_path / "limit").read_text() == f"ConnectTimeout={limit}\n"

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import select
 import stat
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, Callable, ClassVar, NoReturn, TypeVar
+from typing import IO, Any, Callable, ClassVar, NoReturn, Optional, TypeVar
 
 from kit.base.errors import KitError
 from kit.files import locks
@@ -180,10 +181,22 @@ class Host:
         with tempfile.TemporaryFile() as said:
             # Not a pipe: the connection stays behind and would hold it open.
             own = {"ControlMaster": "yes", "ControlPersist": str(PERSIST_S)}
+            errors: Optional[IO[bytes]] = said
+            if sys.stdin.isatty():
+                own |= self._for_a_person()
+                errors = None if sys.stderr.isatty() else said
             words = [*self.ssh(**own), "-N", "-f", "--", self.name]
-            code = run(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said).returncode
+            code = run(words, stdin=subprocess.DEVNULL, stdout=said, stderr=errors).returncode
             said.seek(0)
             return (last_line(said.read()) or f"ssh ended with code {code}") if code else ""
+
+    def _for_a_person(self) -> dict[str, str]:
+        """Return options of ssh for a login with a password or a second factor."""
+        done = run(["ssh", "-G", "--", self.name], stdin=subprocess.DEVNULL, capture_output=True)
+        # The limit would include the time in which the user types the code for the jump host.
+        is_behind = re.search(rb"^proxy(jump|command) ", done.stdout, re.MULTILINE)
+        # What to do for a second factor is said at this level, and only the prompt at a lower one.
+        return {"LogLevel": "INFO", **({"ConnectTimeout": "none"} if is_behind else {})}
 
     def _is_open(self) -> bool:
         if not self._socket().exists():
