@@ -632,6 +632,25 @@ def test_the_exit_code_of_a_command_is_the_one_there(far: Far, project: Path, ki
     assert done.code == 1 and done.err == "kit: job (1001) is not running: PENDING (Slurm has not looked at it yet)\n  fix: where it is: kit status 1001\n"
 
 
+# What OpenSSH 9.2 says where MaxSessions is 1, and its own login then has no terminal for a password.
+REFUSED = """\
+mux_client_request_session: session request failed: Session open refused by peer
+ada@login: Permission denied (publickey,keyboard-interactive).
+"""
+
+
+def test_a_connection_that_has_no_room_for_a_command_is_said_to_have_none(far: Far, project: Path, kit_here) -> None:
+    ssh = far.base / "bin/ssh"
+    fake = ssh.resolve()
+    ssh.unlink()
+    ssh.write_text(f'#!/bin/bash\n[[ "$*" == *"bash -s" ]] || exec {quoted(str(fake))} "$@"\nprintf %s {quoted(REFUSED)} >&2\nexit 255\n')
+    ssh.chmod(0o755)
+    done = kit_here("nodes", "--cluster", "far")
+    problem = "kit: login allows no more commands at once on one connection (MaxSessions of its sshd): kit nodes has not begun"
+    fix = "end one that goes on there, such as kit logs -f; then type the same command again"
+    assert (done.code, done.err) == (1, f"{problem}\n  fix: {fix}\n")
+
+
 @pytest.mark.parametrize(
     ("start", "code", "words"),
     [

@@ -102,7 +102,17 @@ class Host:
             if line.startswith(f"{mark} "):  # start-up files of a site may print before it
                 with contextlib.suppress(ValueError):
                     return dict(json.loads(line[len(mark) :]))
-        self.raise_broken(last_line(done.stderr) or f"ssh ended with code {done.returncode}", doing)
+        self._raise_ended(done.stderr, f"ssh ended with code {done.returncode}", doing)
+
+    def _raise_ended(self, said: bytes, otherwise: str, doing: str) -> NoReturn:
+        """Raise the error of a request that ssh, which said this, did not carry out."""
+        if b"Session open refused" in said:
+            limit = "allows no more commands at once on one connection (MaxSessions of its sshd)"
+            fix = (
+                "end one that goes on there, such as kit logs -f; then type the same command again"
+            )
+            raise KitError(f"{self.name} {limit}: {doing}", fix)
+        self.raise_broken(last_line(said) or otherwise, doing)
 
     def raise_broken(self, why: str, doing: str) -> NoReturn:
         """Raise Unreachable after a request."""
@@ -162,7 +172,7 @@ class Host:
                     yield from lines
             finally:
                 ssh.kill()
-            self.raise_broken(last_line(ssh.stderr.read()) or "it ended", doing)
+            self._raise_ended(ssh.stderr.read(), "it ended", doing)
 
     # ---------------------------------------------------------------- the connection
 
