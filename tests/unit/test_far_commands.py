@@ -248,6 +248,23 @@ def test_a_file_that_was_changed_there_stays_and_no_job_is_submitted_with_it(far
     assert (work(far) / "train.sh").read_text() == "echo of the login node\n" and far.slurm.calls("sbatch") == []
 
 
+def test_what_a_program_will_not_find_there_is_named(far: Far, project: Path, kit_here) -> None:
+    (project / "weights.bin").write_bytes(b"0" * (11 << 20))
+    (project / "images").mkdir()
+    (project / "images/cat.png").touch()
+    (project / ".kitignore").write_text("notes\ngone\n")
+    (project / "notes").touch()
+    (far.base / "data").mkdir()
+    (project / "data").symlink_to(far.base / "data")
+    (project / "other").symlink_to("../data")
+    (project / "broken").symlink_to("/scratch/of/the/cluster")
+    (project / "inside").symlink_to("train.sh")
+    (project / "id_ed25519").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    done = kit_here("bench", "job.yaml", "--dry-run")
+    (line,) = [line for line in done.err.splitlines() if "not copied" in line]
+    assert line == f"kit: not copied to login: data -> {far.base}/data, images, notes, other -> ../data, weights.bin"
+
+
 def test_what_the_user_has_there_stays_where_the_project_goes(far: Far, project: Path, kit_here) -> None:
     """Links, what is behind them, and the modes of folders."""
     there = work(far)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kit.base.errors import Problems, UsageError
 from kit.base.quote import bash
-from kit.config import paths
+from kit.config import image_files, paths
 from kit.config.job import Job
 from kit.files import safe_write
 from kit.plan import git_facts, key_files, source_files
@@ -67,6 +67,8 @@ def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bo
         for name in sources.names
         if (state := arrival.file_state(f"{root}/{name}"))
     }
+    if missing := _not_copied(sources):
+        host.say(f"not copied to {host.name}: {key_files.shown(missing)}")
     answer = copy.ask(
         "receive",
         DOING,
@@ -89,6 +91,22 @@ def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bo
         host.say(f"{what} stays as it is: {shown}")
     if answer["needed"]:
         rsync.send_listed(host, Path(root), copy.work, DOING, answer["needed"])
+
+
+def _not_copied(sources: Sources) -> list[str]:
+    """Return what a program finds here and not there, besides keys and what git ignores."""
+    root = sources.root
+    missing = [name for name in sources.left_out if os.path.lexists(f"{root}/{name}")]
+    if image_files.given_names(Path(root)):
+        missing = [name for name in missing if name != image_files.FOLDER]  # a job's image travels
+    for name in sources.names:
+        path = f"{root}/{name}"
+        if os.path.islink(path) and os.path.exists(path):
+            target = os.readlink(path)
+            place = os.path.join(os.path.dirname(name), target)
+            if os.path.isabs(target) or paths.leads_out(place):
+                missing.append(f"{name} -> {target}")
+    return sorted(set(missing) - set(sources.keys))
 
 
 def _say_whose_folder(copy: Copy, origin: str, other: dict[str, Any]) -> None:
