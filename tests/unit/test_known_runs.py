@@ -1050,6 +1050,8 @@ def test_a_rerun_waits_for_no_job_that_the_run_waited_for(dependency: str, kept:
     assert f"#SBATCH --dependency={dependency}\n" in first
     assert re.findall("^#SBATCH --dependency.*", second, re.MULTILINE) == kept and "#SBATCH --comment=a\n" in second
     assert [value for name, value in recorded(tmp_path / "r2").header if name == "dependency"] == [dependency] * len(kept)
+    (tmp_path / "r1/run_script.sh").write_text(first.replace(f"#SBATCH --dependency={dependency}\n", ""))  # as a user may who no longer waits
+    assert call("rerun", "r1", "--output", "r3")[0] == 0 and "--dependency" not in (tmp_path / "r3/run_script.sh").read_text()
 
 
 def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

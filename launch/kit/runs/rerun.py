@@ -265,7 +265,7 @@ def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
 def _replace(file: Path, before: str, after: str) -> None:
     """Replace the one place that differs; what the user has changed by hand stays."""
     text = file.read_text(encoding="utf-8", errors="surrogateescape")
-    if before == after:
+    if before == after or not (after or before in text):  # nothing to do, or done by hand
         return
     if text.count(before) != 1:
         raise _changed_by_hand(file)

@@ -57,7 +57,7 @@ preempt::begin() {
   preempt::check_progress
   # Without it, max_requeues would not hold.
   printf '%s\n' "${KIT_REACHED}" >>"${KIT_LOG_DIR}/attempts" ||
-    kit::die "cannot write to ${KIT_LOG_DIR}" "see the line above; free there: df -h ${KIT_LOG_DIR}; then start it again: $(kit::start_again)" disk-full
+    kit::die "cannot write to ${KIT_LOG_DIR}" "see the line above; free there: df -h ${KIT_LOG_DIR}; then start it again: $(kit::start_again)"
 }
 
 # preempt::follow - where a site cancels jobs instead of starting them again, this one goes on for another of this run,
