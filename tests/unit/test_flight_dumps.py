@@ -247,6 +247,34 @@ def test_who_waits_for_whom_is_told_of_sends_and_receives(traces: dict[int, list
     assert explained(tmp_path, traces) == said
 
 
+@pytest.mark.parametrize(
+    ("traces", "said"),
+    [
+        (
+            {rank: [DONE, entry(2, "broadcast" if rank == 1 else "all_reduce")] for rank in range(4)},
+            "ranks 0,2 wait in all_reduce 2 of default_pg, at /work/train.py:42; rank 1 called broadcast instead, at /work/train.py:42; 3 of 4 dumps were read",
+        ),
+        (
+            {rank: [DONE, *([] if rank == 3 else [entry(2)])] for rank in range(4)},
+            "ranks 0-2 wait in all_reduce 2 of default_pg, at /work/train.py:42; all whose dumps were read have called it, and it does not end: a link or a GPU may be at fault; 3 of 4 dumps were read",
+        ),
+        ({3: [DONE]}, ""),
+        # Rank 2's transfer with rank 3, of which nothing is known, does not come before the rank that is known to be late.
+        (
+            {0: [entry(5)], 1: [entry(4, over=True)], 2: [send("recv 2<-3"), entry(5)], 3: [DONE]},
+            "ranks 0,2 wait in all_reduce 5 of default_pg, at /work/train.py:45; rank 1 has not called it, and was last at all_reduce 4, /work/train.py:44; 3 of 4 dumps were read",
+        ),
+    ],
+)
+def test_ranks_whose_dumps_are_too_many_to_read_are_not_called_missing(
+    traces: dict[int, list[dict[str, Any]]], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight, "MOST_DUMPS", 3)
+    assert explained(tmp_path, traces) == said
+    found = flight.find(RunPaths(tmp_path).flights("7", 2), 4)
+    assert not found or found.without_dump == []
+
+
 class Bomb:
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("bomb"),))

@@ -5,6 +5,7 @@ Their form is that of torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pickle
@@ -19,7 +20,6 @@ from kit.diagnose.hang import stacks
 from kit.files import safe_read
 
 ALL_RANKS = "default_pg"  # the group of init_process_group
-MOST_RANKS = 1024  # whose dumps are read
 _OF_TORCH = ("/torch/", "/accelerate/", "/deepspeed/", "/lightning/", "/transformers/", "<frozen ")
 _TRANSFER = re.compile(r"(send|recv) (\d{1,6})(?:->|<-)(\d{1,6})")
 _COALESCED = "coalesced"
@@ -88,7 +88,7 @@ class _Entry:
 
 def read(dumps: Mapping[int, Path]) -> dict[int, Dump]:
     """Return {rank: what it has called}, of those whose dump can be read."""
-    loaded = ((rank, _load(dumps[rank])) for rank in sorted(dumps)[:MOST_RANKS])
+    loaded = ((rank, _load(path)) for rank, path in dumps.items())
     return {rank: _dump(rank, trace) for rank, trace in loaded if trace}
 
 
@@ -174,7 +174,7 @@ def _entries(entries: Iterable[Any]) -> Iterator[_Entry]:
 
 def _entry(entry: Mapping[str, Any], position: int) -> _Entry:
     group, group_name = map(str, entry["process_group"])
-    frames = [f"{frame['filename']}:{int(frame['line'])}" for frame in entry["frames"]]
+    of_program = (frame for frame in entry["frames"] if _is_of_program(str(frame["filename"])))
     return _Entry(
         position=position,
         group=group,
@@ -183,7 +183,7 @@ def _entry(entry: Mapping[str, Any], position: int) -> _Entry:
         is_first=entry.get("op_id") == 1,
         name=str(entry["profiling_name"]).rpartition(":")[2],
         sizes=str(entry.get("input_sizes", ""))[:80],
-        place=next(filter(_is_of_program, frames), ""),
+        place=next((f"{each['filename']}:{int(each['line'])}" for each in of_program), ""),
         is_p2p=bool(entry["is_p2p"]),
         # The watchdog retires what it has seen to end. The state is no sign of that: it is
         # "completed", too, of what has not begun, while NCCL still connects the ranks, since
@@ -193,9 +193,10 @@ def _entry(entry: Mapping[str, Any], position: int) -> _Entry:
     )
 
 
-def _is_of_program(frame: str) -> bool:
+@functools.cache  # millions of frames are of few files
+def _is_of_program(file: str) -> bool:
     """Return False for torch, what wraps it, and Python's own library."""
-    return not (stacks.PYTHONS_OWN.match(frame) or any(part in frame for part in _OF_TORCH))
+    return not (stacks.PYTHONS_OWN.match(file) or any(part in file for part in _OF_TORCH))
 
 
 def _configured(trace: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:

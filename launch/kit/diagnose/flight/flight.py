@@ -17,6 +17,8 @@ from kit.diagnose.flight.dumps import ALL_RANKS, Call, Dump, Transfer, listed, r
 from kit.diagnose.flight.stuck import Collective, Scene, Stuck, Transfers
 from kit.files import safe_read
 
+MOST_DUMPS = 2048  # to read; a full one takes about 50 ms
+
 
 @dataclass(frozen=True)
 class ProcessGroup:
@@ -54,14 +56,16 @@ def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
 
     ranks: how many the run has.
     """
-    found = read(dumps)
-    groups = [group for group in _groups(found, ranks) if group.number]
+    read_ranks = sorted(dumps)[:MOST_DUMPS]
+    found = read({rank: dumps[rank] for rank in read_ranks})
+    unread = frozenset(dumps.keys() - read_ranks)
+    groups = [group for group in _groups(found, ranks, unread) if group.number]
     waits = _waits(found, groups)
     if not waits:
         return None
     wanted = {rank: _wanted(rank, call, found) for rank, call in waits.items() if call.transfers}
     at_s = max(map(safe_read.changed_ns, dumps.values())) / 1e9
-    scene = Scene(found, waits, wanted, at_s)
+    scene = Scene(found, waits, wanted, at_s, unread)
     stuck: list[Stuck] = [_collective(group, scene) for group in groups]
     stuck += [_transfers(rank, scene) for rank in wanted]
     return min(stuck, key=lambda each: each.order)
@@ -121,15 +125,17 @@ def _collective(group: ProcessGroup, scene: Scene) -> Stuck:
 def _transfers(rank: int, scene: Scene) -> Stuck:
     call, (wanted, has_come) = scene.waits[rank], scene.wanted[rank]
     peers = sorted({each.peer(rank) for each in wanted})
-    missing = [peer for peer in peers if has_come is False or peer not in scene.dumps]
+    missing = [peer for peer in peers if has_come is False or scene.has_no_dump(peer)]
     name = listed([each.name(rank) for each in wanted])
     group = scene.dumps[rank].names[call.group]
     call = replace(call, name=name, number=0)
     return Transfers(call, group, [rank], missing, scene, rank, wanted, has_come)
 
 
-def _groups(dumps: Mapping[int, Dump], ranks: int) -> Iterator[ProcessGroup]:
-    """Yield the process groups that the dumps know."""
+def _groups(
+    dumps: Mapping[int, Dump], ranks: int, unread: frozenset[int]
+) -> Iterator[ProcessGroup]:
+    """Yield the process groups that the dumps know, without the ranks whose dumps are `unread`."""
     calls: dict[str, dict[int, dict[int, Call]]] = {}
     names: dict[str, str] = {}
     members: dict[str, set[int]] = {}
@@ -143,7 +149,7 @@ def _groups(dumps: Mapping[int, Dump], ranks: int) -> Iterator[ProcessGroup]:
     for key, found in calls.items():
         of_group = {rank: _from_the_last_over(of_rank) for rank, of_rank in found.items()}
         known = members.get(key, set(range(ranks)) if names[key] == ALL_RANKS else set())
-        yield ProcessGroup(key, frozenset(known | set(of_group)), of_group)
+        yield ProcessGroup(key, frozenset((known | set(of_group)) - unread), of_group)
 
 
 def _from_the_last_over(calls: Mapping[int, Call]) -> dict[int, Call]:

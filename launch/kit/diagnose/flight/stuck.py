@@ -28,6 +28,10 @@ class Scene:
     # have called their sides of it)}: see _wanted in flight.py
     wanted: Mapping[int, tuple[list[Transfer], Optional[bool]]]
     at_s: float  # when the last dump was written, in seconds since 1970
+    unread: frozenset[int] = frozenset()  # ranks whose dumps were too many to read
+
+    def has_no_dump(self, rank: int) -> bool:
+        return rank not in self.dumps and rank not in self.unread
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Stuck:
 
     @property
     def without_dump(self) -> list[int]:
-        return [rank for rank in self.missing if rank not in self.scene.dumps]
+        return [rank for rank in self.missing if self.scene.has_no_dump(rank)]
 
     @property
     def what(self) -> str:
@@ -77,6 +81,11 @@ class Stuck:
 
     def why(self, short: Shorten = str) -> str:
         """Return who is missing, or by what the calls differ, as the end of a sentence."""
+        read, unread = len(self.scene.dumps), len(self.scene.unread)
+        counted = f"; {read} of {read + unread} dumps were read" if unread else ""
+        return f"{self._differs(short)}{counted}"
+
+    def _differs(self, short: Shorten) -> str:
         raise NotImplementedError
 
     def is_in(self, rank: int) -> bool:
@@ -91,7 +100,7 @@ class Stuck:
         elsewhere because it waits here is none.
         """
         waits = self.scene.waits
-        is_late = any(rank not in waits for rank in self.odd)
+        is_late = any(rank not in waits for rank in self.odd if rank not in self.scene.unread)
         needed = [rank for rank in self.needed if rank in waits]
         waits_elsewhere = not all(map(self.is_in, needed))
         return not is_late, waits_elsewhere, not self.call.transfers, not self.missing
@@ -142,7 +151,7 @@ class Collective(Stuck):
     def is_in(self, rank: int) -> bool:
         return self.called.get(rank) is self.scene.waits.get(rank)
 
-    def why(self, short: Shorten = str) -> str:
+    def _differs(self, short: Shorten) -> str:
         if self.missing:
             return self._missing(short)
         others = [
@@ -153,7 +162,8 @@ class Collective(Stuck):
         if others:
             return "".join(others[:_NAMED])
         if not self.sizes:
-            return f"; all have called it, and {_FAULT}"
+            all_read = "all whose dumps were read" if self.scene.unread else "all"
+            return f"; {all_read} have called it, and {_FAULT}"
         place = self.call.place
         said: list[str] = []
         for sizes, ranks in self.sizes[:_NAMED]:
@@ -199,7 +209,7 @@ class Transfers(Stuck):
         wanted, _ = self.scene.wanted.get(rank, ([], None))
         return rank == self.rank or self.rank in (transfer.peer(rank) for transfer in wanted)
 
-    def why(self, short: Shorten = str) -> str:
+    def _differs(self, short: Shorten) -> str:
         said = [f"; rank {peer} {self._peer(peer, short)}" for peer in self.peers[:_NAMED]]
         each = ": each waits for the other" if self._is_mutual else ""
         return f"{''.join(said)}{each}"
@@ -215,6 +225,8 @@ class Transfers(Stuck):
 
     def _peer(self, peer: int, short: Shorten) -> str:
         """Return where one is to which the rank sends, or from which it receives."""
+        if peer in self.scene.unread:
+            return "may be at fault: its dump was not read"
         if peer not in self.scene.dumps:
             return "has left no dump"
         last = self.last(peer, short)
