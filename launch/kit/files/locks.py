@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Optional
 
@@ -27,6 +28,20 @@ def try_take(handle: int) -> Optional[bool]:
     except OSError:
         return None
     return True
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the lock of a file meanwhile; of one that cannot be opened for writing, none."""
+    handle = None
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        take(handle)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def is_held(path: Path) -> Optional[bool]:
