@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from kit.base import formats, redact
 from kit.base.errors import UsageError
 from kit.cli import run_views
 from kit.files import typed_json
-from kit.runs import history, job_chain, job_status, local, log_files, log_outcome, lookup, status
+from kit.runs import array_status, history, job_chain, job_status, local, log_files, log_outcome, lookup, status
 from kit.runs.run_record import RunRecord
 
 import event_lines
@@ -388,6 +389,65 @@ def test_a_directory_that_is_used_again_is_the_last_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(exist_ok=True)
         noted_run(tmp_path / name, name, 1, 1, str(number), local=True)
     assert [run.id for run in history.runs()] == ["2", "3"]
+
+
+def test_of_the_many_lines_of_an_array_only_the_last_sound_one_is_checked(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = submitted(tmp_path, "1")
+    array = replace(submitted(tmp_path, "2"), array="0-99")
+    for number in range(100):
+        array = replace(array, ends={"COMPLETED": f"0-{number}"})
+        history.add(array)
+    last = submitted(tmp_path, "3")
+    with state.open("a") as file:
+        file.write(json.dumps({**asdict(array), "ends": {"COMPLETED": "x"}}) + "\n")
+        file.write(json.dumps({**asdict(array), "folder": [array.folder]}) + "\n")
+    checked, read = [], typed_json.read
+    monkeypatch.setattr("kit.files.typed_json.read", lambda kind, *rest: (checked.append(kind), read(kind, *rest))[1])
+    assert history.runs() == [other, array, last]
+    assert checked.count(history.Run) == 4
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are looked at from now on."""
+    found: list[str] = []
+    for name in ("stat", "lstat", "listdir", "scandir"):
+
+        def look(path=".", *rest, ask=getattr(os, name), **options):
+            found.append(os.path.abspath(path) if isinstance(path, (str, Path)) else "")
+            return ask(path, *rest, **options)
+
+        monkeypatch.setattr(os, name, look)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("word", "array", "meant", "others"),
+    [("12", "", "a", "bc"), ("13", "", "b", "ac"), ("12_3", "0-9", "a", "bc"), ("train", "", "b", "c"), ("b/runs/train-13", "", "b", "ac")],
+)
+def test_the_directories_of_other_runs_are_not_looked_at(word: str, array: str, meant: str, others: str, tmp_path: Path, looked_at: list[str]) -> None:
+    for folder, number, name in (("a", "12", "train"), ("b", "13", "train"), ("c", "14", "other")):
+        history.add(replace(submitted(tmp_path / folder, number), name=name, array=array))
+    looked_at.clear()
+    found, _ = array_status.find(word, None)
+    assert found.folder.startswith(str(tmp_path / meant))
+    assert not [path for path in looked_at if path.startswith(tuple(str(tmp_path / other) for other in others))]
+
+
+def test_an_earlier_job_of_a_run_is_found_without_a_look_at_other_runs(tmp_path: Path, looked_at: list[str]) -> None:
+    other, run = submitted(tmp_path, "14"), submitted(tmp_path, "13")
+    history.add(replace(run, id="15"))
+    looked_at.clear()
+    assert lookup.find("13").id == "13"
+    assert not [path for path in looked_at if path.startswith(other.folder)]
+
+
+def test_the_last_runs_are_listed_without_a_look_at_those_before(tmp_path: Path, kit_here, looked_at: list[str]) -> None:
+    runs = [history.ended(submitted(tmp_path, str(number)), "COMPLETED") for number in range(1, 6)]
+    looked_at.clear()
+    assert [found["id"] for found in json.loads(kit_here("runs", "--last", "2", "--json").out)] == ["4", "5"]
+    assert not [path for path in looked_at if path.startswith(tuple(f"{run.folder}/" for run in runs[:3]))]
+    assert [found["id"] for found in json.loads(kit_here("runs", "--last", "2", "--state", "COMPLETED", "--all", "--json").out)] == ["4", "5"]
 
 
 def test_only_the_last_lines_of_each_log_are_shown(tmp_path: Path, tools, kit_here) -> None:

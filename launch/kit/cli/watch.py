@@ -1,6 +1,7 @@
 """Watch: status, runs and logs."""
 
 import functools
+import itertools
 import os
 import shutil
 import sys
@@ -159,9 +160,11 @@ def runs(
     if state and state.upper() not in (known := {*completion.STATES, *slurm.FINAL, *OWN}):
         fix = did_you_mean(state.upper(), sorted(known), f"the usual ones: {_USUAL}")
         raise UsageError(f"there is no state {state}", fix)
-    found = [run for run in history.runs() if not name or name in run.name]
-    matching = [item for item in states.query(found) if not state or item.state == state.upper()]
-    shown = _of_here(matching, everywhere=everywhere)
+    found = lookup.of_folder(history.noted(), everywhere=everywhere)
+    named = (run for run in found if not name or name in run.name)
+    newest = list(named if state else itertools.islice(named, last))
+    queried = states.query(newest[::-1])
+    shown = [item for item in queried if not state or item.state == state.upper()]
     what = "no such run" if name or state else "no run yet"
     otherwise = what if everywhere else "no such run of this folder; see kit runs --all"
     _list(shown[-last:], otherwise, as_json=as_json)

@@ -32,7 +32,7 @@ def append(file: Path, facts: dict[str, Any]) -> None:
         os.close(handle)
 
 
-def read(file: Path) -> Iterator[dict[str, Any]]:
+def read(file: Path, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the objects of the whole lines, of a very long file the last ones.
 
     Yield none where there is no such file, or it cannot be read, which is reported once.
@@ -44,7 +44,7 @@ def read(file: Path) -> Iterator[dict[str, Any]]:
     except OSError as error:
         _warn(file, error.strerror)
         return
-    for line in lines:
+    for line in reversed(lines) if backwards else lines:
         try:
             facts = json.loads(line.strip(b"\0"))  # which a machine that went down leaves
         except (ValueError, RecursionError):

@@ -45,7 +45,8 @@ def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
     if not match:
         return None
     number, noted = int(match[2]), history.noted_as(match[1])
-    for run in filter(lambda run: run.array, reversed(history.runs())):
+    arrays = [run for run in history.noted() if run.array]
+    for run in lookup.with_job(match[1], arrays, noted):
         is_there = os.path.isdir(run.paths.logs(word))
         if is_there and job_chain.last_job(run.folder, f"{run.id}_{number}") == word:
             return lookup.of_own_job(run), number

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from kit import slurm
 from kit.base import formats
-from kit.base.errors import KitError, warn
+from kit.base.errors import warn
 from kit.base.table import printable
 from kit.files import json_lines, notes, typed_json
 from kit.plan.plan import Plan
@@ -138,23 +138,6 @@ def measure(run: Run, tasks: list[Run], elapsed_s: Optional[float] = None) -> Us
     return usage.total(found) if run.array else found[0]
 
 
-def note_cancelled(run: Run, job_ids: Collection[str]) -> None:
-    """Note which jobs Slurm was told to cancel.
-
-    Slurm forgets a job that never started within minutes, and no log tells how it ended.
-    """
-    folder = Path(run.folder)
-    with suppress(OSError, KitError):  # a full disk: then the run is called lost later
-        cancelled = {*run_dir.load(folder).get("cancelled", ()), *job_ids}
-        run_dir.update(folder, {"cancelled": tuple(sorted(cancelled))})
-
-
-def is_cancelled(run: Run) -> bool:
-    """Return whether kit had Slurm cancel the job, the task, or all tasks of its array."""
-    cancelled = run_dir.read_record(Path(run.folder)).get("cancelled", ())
-    return bool(run.id) and (run.id in cancelled or run.id.partition("_")[0] in cancelled)
-
-
 def current(run: Run) -> Run:
     """Return the run under the id of its last job, which may have continued a preempted one."""
     newest = job_chain.last_job(run.folder, run.id) if run.id else run.id
@@ -224,37 +207,52 @@ def under(run: Run, job_id: str, tasks: Sequence[int] = ()) -> Run:
     return replace(run, id=job_id, array=array, state="", why="", ends={}, usage=None)
 
 
-def runs() -> list[Run]:
-    """Return all runs whose directories exist, the oldest first."""
-    return [run for run in _noted() if os.path.isdir(run.folder)]
+def runs(is_wanted: Callable[[Run], bool] = lambda run: True) -> list[Run]:
+    """Return the runs whose directories exist, the oldest first; looks only at those wanted."""
+    return [run for run in noted() if is_wanted(run) and os.path.isdir(run.folder)]
 
 
 def newest(most: int) -> list[Run]:
     """Return the last runs whose directories exist, without looking at those of all others."""
-    return [run for run in _noted()[-most:] if os.path.isdir(run.folder)]
+    return [run for run in noted()[-most:] if os.path.isdir(run.folder)]
+
+
+def in_folder(folder: str) -> Optional[Run]:
+    """Return the run that was last noted in a run directory."""
+    return next(_lines_of(folder, backwards=True), None)
 
 
 def earlier_ids(run: Run) -> set[str]:
     """Return the ids of jobs that were noted for an earlier run directory of the same name."""
-    return {
-        other.id.partition("_")[0]
-        for other in _lines()
-        if other.id and other.folder == run.folder and other.created_s < run.created_s
-    }
+    earlier = (other for other in _lines_of(run.folder) if other.created_s < run.created_s)
+    return {other.id.partition("_")[0] for other in earlier if other.id}
 
 
-def _noted() -> list[Run]:
+def _lines_of(folder: str, *, backwards: bool = False) -> Iterator[Run]:
+    lines = json_lines.read(notes.history(), backwards=backwards)
+    return filter(None, (_run(facts) for facts in lines if facts.get("folder") == folder))
+
+
+def noted() -> list[Run]:
+    """Return all runs, the oldest first, also those whose directories are gone.
+
+    Begin at the end: an array has a line for each change, and checking the types takes long.
+    """
     found: dict[str, Run] = {}
-    for run in _lines():
-        if run.folder in found and found[run.folder].created_s != run.created_s:
-            # The directory was used again: the newer run takes its place at the end.
-            del found[run.folder]
-        found[run.folder] = run
-    return list(found.values())
-
-
-def _lines() -> Iterator[Run]:
-    return filter(None, map(_run, json_lines.read(notes.history())))
+    begins: dict[str, int] = {}  # {folder: how far from the end its run's first line is}
+    whole: set[str] = set()  # folders all of whose run's lines were seen
+    for place, facts in enumerate(json_lines.read(notes.history(), backwards=True)):
+        folder = facts.get("folder")
+        if not isinstance(folder, str) or folder in whole:
+            continue
+        if folder not in found:
+            if run := _run(facts):
+                found[folder], begins[folder] = run, place
+        elif facts.get("created_s") == found[folder].created_s:
+            begins[folder] = place
+        else:
+            whole.add(folder)  # it was used again
+    return sorted(found.values(), key=lambda run: -begins[run.folder])
 
 
 def _run(facts: dict[str, Any]) -> Optional[Run]:

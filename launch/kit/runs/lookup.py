@@ -23,26 +23,49 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     Of several runs of a name, one of this folder comes first. Where a `live` one is wanted, which
     something is about to be done to, one without a noted end comes before those that ended.
     """
-    known = history.runs()
+    known = history.noted()
     if word is None:
         return _fresh(_last_or_raise(known))
     folder = os.path.abspath(word)
-    noted = next((run for run in known if run.folder == folder), None)
+    noted = next((run for run in known if run.folder == folder and _is_there(run)), None)
     if found := noted or _of_directory(folder, known):
         return _fresh(found)
     number, _, cluster = word.partition(";")  # as --parsable prints the id of another cluster
     under_id = history.noted_as(number)
-    for run in reversed(known):
-        is_there = not cluster or run.cluster == cluster
-        if is_there and (found := of_job(number, run, under_id)):
+    for run in with_job(number, known, under_id):
+        is_its = not cluster or run.cluster == cluster
+        if is_its and (found := of_job(number, run, under_id)):
             return found
-    if named := [run for run in reversed(known) if word in _names(run)]:
+    if named := [run for run in reversed(known) if word in _names(run) and _is_there(run)]:
         return _fresh(_meant(word, named, live=live))
     if refusal := sharing.refusal(folder):
         raise refusal
-    names = list(dict.fromkeys(name for run in reversed(known) for name in _names(run)))
+    there = filter(_is_there, reversed(known))
+    names = list(dict.fromkeys(name for run in there for name in _names(run)))
     fix = "give a job id, a run directory, or a name; kit runs lists them"
     raise UsageError(f"there is no run {word}", did_you_mean(word, names, fix, cutoff=0.75))
+
+
+def _is_there(run: Run) -> bool:
+    return os.path.isdir(run.folder)
+
+
+def with_job(
+    number: str, known: list[Run], noted: Mapping[tuple[str, float], Run]
+) -> Iterator[Run]:
+    """Yield the runs that exist and may have a job of this number, the newest first.
+
+    Those for which it was noted come before all others: to look at a directory takes time, and
+    its file system may be dead. `noted` is history.noted_as(number).
+    """
+    if not number.isdecimal():
+        known = [run for run in known if run.id == number]
+
+    def is_other(run: Run) -> bool:
+        return run.id != number and (run.folder, run.created_s) not in noted
+
+    newest = known[::-1]
+    return filter(_is_there, sorted(newest, key=is_other))
 
 
 def of_own_job(run: Run) -> Run:
@@ -95,7 +118,8 @@ def _names(run: Run) -> list[str]:
 
 def here() -> list[Run]:
     """Return the runs of the current folder of which no end is noted, the newest first."""
-    return list(_of_here(run for run in reversed(history.runs()) if not run.state))
+    going_on = (run for run in reversed(history.noted()) if not run.state)
+    return list(_of_here(filter(_is_there, going_on)))
 
 
 def to_name(command: str, runs: list[Run]) -> str:
@@ -107,7 +131,7 @@ def to_name(command: str, runs: list[Run]) -> str:
 
 def last_here() -> Optional[Run]:
     """Return the last run of the current folder, if it has one."""
-    return _last(history.runs())
+    return _last(history.noted())
 
 
 def _last(known: list[Run]) -> Optional[Run]:
@@ -116,11 +140,20 @@ def _last(known: list[Run]) -> Optional[Run]:
     Nobody asks for the logs of a shell, or why one failed.
     """
     found = None
-    for run in _of_here(reversed(known)):
+    for run in _of_here(filter(_is_there, reversed(known))):
         if not run.is_shell:
             return run
         found = found or run
     return found
+
+
+def of_folder(known: list[Run], *, everywhere: bool) -> Iterator[Run]:
+    """Yield the runs of the current folder that exist, or those of all folders, the newest first.
+
+    Who needs only some of them looks at no others.
+    """
+    there = filter(_is_there, reversed(known))
+    return there if everywhere else _of_here(there)
 
 
 def _of_here(known: Iterable[Run]) -> Iterator[Run]:
@@ -144,8 +177,7 @@ def _last_or_raise(known: list[Run]) -> Run:
     """Return the last run of the current folder. Raise UsageError if it has none."""
     if run := _last(known):
         return run
-    if known:
-        last = known[-1]
+    if last := next(filter(_is_there, reversed(known)), None):
         example = f"{last.name}: {last.id or last.folder}"
         fix = f"name one, such as the last one of all, {example}; kit runs lists them"
         raise UsageError("no run belongs to this folder", fix)

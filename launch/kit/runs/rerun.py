@@ -50,8 +50,8 @@ def find(word: Optional[str], task: Optional[int] = None) -> EarlierRun:
 
 def unsubmitted(run: Run) -> Optional[Run]:
     """Return the run if nobody heard that its job was submitted: then it is, as it was written."""
-    known = (item for item in history.runs() if item.is_unsettled)
-    return next((item for item in known if item.folder == run.folder), None)
+    known = history.in_folder(run.folder)
+    return known if known and known.is_unsettled else None
 
 
 def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) -> Plan:

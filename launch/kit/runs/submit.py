@@ -211,7 +211,7 @@ def earlier(plan: Plan, invocation: list[str]) -> Optional[Run]:
 
     That call has ended, and its answer was lost. Raise slurm.Unsure if nobody can say yet.
     """
-    unsettled = [run for run in history.runs() if run.is_unsettled]
+    unsettled = history.runs(lambda run: run.is_unsettled)
     same = [run for run in unsettled if _is_same(run, plan, invocation)]
     return next(filter(None, map(give_up, same)), None)
 
