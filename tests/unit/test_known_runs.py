@@ -137,6 +137,50 @@ def test_a_submission_that_did_not_arrive_is_open_for_minutes_and_then_started_b
     assert len(fake.jobs()) == 1 and noted() == {"run": "1001"}
 
 
+def slurms_calls(fake: ScriptedSlurm) -> int:
+    return len(fake.calls("squeue")) + len(fake.calls("sacct"))
+
+
+@pytest.mark.parametrize(
+    ("again", "job"),
+    [(("submit", "train.py", "--output", "run"), "1001"), (("rerun", "run"), "1001"), (("cancel", "run"), None)],
+)
+def test_a_submission_of_days_ago_that_did_not_arrive_is_not_asked_for_any_more_and_may_still_be_made(
+    again: tuple[str, ...], job: str | None, fake: ScriptedSlurm, call, tmp_path: Path
+) -> None:
+    fake.script("sbatch", "kill -9 $$")
+    call("submit", "train.py", "--output", "run")
+    before(tmp_path, 2)
+    explained = call("why", "run")
+    assert "UNSUBMITTED  1x1" in call("status", "run")[1]
+    asked, shown = slurms_calls(fake), call("runs")[1]
+    assert "UNSUBMITTED  1x1" in shown and "to start it: kit rerun run" in shown
+    assert "UNSUBMITTED" not in call("status")[1] and slurms_calls(fake) == asked
+    assert call("why", "run") == explained
+    fake.script("sbatch", "")
+    assert call(*again)[0] == 0
+    assert noted() == ({"run": job} if job else {}) and list(fake.jobs()) == ([job] if job else [])
+
+
+def before(tmp_path: Path, days: float) -> None:
+    """Date back what the history holds, and the runs' logs."""
+    lines = [json.loads(line) for line in history_file(tmp_path).read_text().splitlines()]
+    then_s = time.time() - days * 86400
+    history_file(tmp_path).write_text("".join(json.dumps({**facts, "created_s": then_s}) + "\n" for facts in lines))
+    for facts in lines:
+        os.utime(Path(facts["folder"], "log"), (then_s, then_s))
+
+
+def test_lost_runs_of_days_ago_are_not_among_those_of_the_last_day(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    for number, local in ((5, False), (6, True)):
+        (tmp_path / f"run{number}/log").mkdir(parents=True)
+        noted_run(tmp_path / f"run{number}", "x", 1, 1, str(number), local=local)
+    assert call("status")[1].count(" LOST ") == 2
+    before(tmp_path, 2)
+    assert call("status")[1:] == ("kit: no run of this folder in the last day; see kit runs, or kit status --all\n", "")
+    assert call("status", "--json")[1] == "[]\n" and call("runs")[1].count(" LOST ") == 2
+
+
 def test_the_unsure_submission_of_another_command_or_project_is_left_as_it_is(
     fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -959,6 +1003,30 @@ def test_a_run_here_is_cancelled_from_another_terminal_and_its_kit_notes_the_end
     assert [(run.state, run.why) for run in history.runs()] == [("CANCELLED", "by kit cancel")]
     said = call("why", "run")[1]
     assert "cause: it was cancelled by kit cancel (cancelled)" in said and "something outside" not in said and "who may cancel" not in said
+
+
+@pytest.mark.parametrize(("number", "end"), [(signal.SIGTERM, ("CANCELLED", "by SIGTERM")), (None, ("TIMEOUT", "exit code 143"))])
+def test_a_program_that_waits_for_a_run_here_leaves_what_its_kit_noted_of_the_end(
+    number: int | None, end: tuple[str, str], fake: ScriptedSlurm, call, tmp_path: Path
+) -> None:
+    process, _ = begin_here(tmp_path, "echo up; sleep 60", "" if number else "time: '0:10'\n")
+    (run,) = history.runs()
+    (shown,) = json.loads(call("status", "--json")[1])
+    assert 0 <= shown["elapsed_s"] < 60 and shown["limit_s"] == (None if number else 10)
+    if number:
+        process.send_signal(number)
+    assert process.wait(60) == 143
+    noted_end = history.runs()[0]
+    found = status.query([run])[0]  # of the run as it was before its end
+    assert ((found.state, found.detail), found.run) == (end, noted_end) and history.runs() == [noted_end]
+
+
+def test_following_a_run_here_reads_the_history_once(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, _ = begin_here(tmp_path, "echo up; sleep 5")
+    reads, read = [], history.json_lines.read
+    monkeypatch.setattr("kit.files.json_lines.read", lambda *rest, **options: (reads.append(1), read(*rest, **options))[1])
+    assert call("logs", "run", "-f")[0] == 0 and process.wait(60) == 0
+    assert len(reads) < 6
 
 
 def test_ranks_that_go_on_after_they_were_asked_for_a_checkpoint_are_ended_with_their_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from kit.base import signals
 from kit.base.errors import KitError, UsageError
 from kit.cli import messages
 from kit.plan.run_paths import RunPaths
-from kit.runs import job_chain, job_watch, log_copy, lookup, secret_file, status
+from kit.runs import job_chain, job_watch, log_copy, secret_file, status
 from kit.runs.history import Run
 from kit.runs.job_watch import Watch
 from kit.slurm import task_numbers
@@ -66,7 +66,7 @@ def _follow_noted(run: Run) -> None:
     """Show the logs until the history knows the end. Raise KitError if that is a failure."""
 
     def ended() -> str:
-        found = status.query([lookup.find(run.folder)])[0]
+        found = status.query([run])[0]
         return "" if found.active else found.state
 
     tail = log_copy.Tail(run.paths, run.id, messages.log_writer(run.folder))

@@ -108,7 +108,7 @@ def _show_status(
         shown = [states.of_task(found, number)]
     else:
         # All of them: what has ended is noted, and its secrets go.
-        known = states.query(states.recent(history.runs()))
+        known = states.recent()
         shown = _of_here(known, everywhere=everywhere)
         if shown and len(known) > len(shown) and not (clear or as_json):
             messages.note(f"{len(known) - len(shown)} more in other folders: kit status --all")

@@ -61,8 +61,8 @@ class Run:
 
     @property
     def is_unsettled(self) -> bool:
-        """Return whether nobody has heard yet if Slurm has a job of it."""
-        return not (self.id or self.local or self.state)
+        """Return whether nobody has heard of a job of it; the note that Slurm has none may err."""
+        return not (self.id or self.local) and self.state in ("", "UNSUBMITTED")
 
     @property
     def asked_of(self) -> str:

@@ -51,7 +51,7 @@ def find(word: Optional[str], task: Optional[int] = None) -> EarlierRun:
 def unsubmitted(run: Run) -> Optional[Run]:
     """Return the run if nobody heard that its job was submitted: then it is, as it was written."""
     known = history.in_folder(run.folder)
-    return known if known and known.is_unsettled else None
+    return replace(known, state="", why="") if known and known.is_unsettled else None
 
 
 def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) -> Plan:

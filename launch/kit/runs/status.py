@@ -21,12 +21,14 @@ from kit.runs import (
     local_processes,
     log_outcome,
     run_dir,
+    run_record,
     secret_file,
     sharing,
     submit,
 )
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.slurm import numbers
 
 
 def query(runs: list[Run]) -> list[Status]:
@@ -147,7 +149,10 @@ def _query_run(
     if not run.id:
         secret_file.forget(Path(run.folder))
         how = f"to start it: kit rerun {os.path.basename(run.folder)}"
-        return Status(run, "UNSUBMITTED", f"Slurm has no job of it; {how}")
+        why = f"Slurm has no job of it; {how}"
+        if time.time() - run.created_s > formats.DAY_S:
+            run = history.ended(run, "UNSUBMITTED", why)  # else Slurm is asked for ever
+        return Status(run, "UNSUBMITTED", why)
     if run.array:
         return array_status.query(run, queue, accounts)
     found = job_status.query(run, queue, accounts or {})
@@ -161,17 +166,22 @@ def _query_run(
 
 def _local(run: Run) -> Status:
     """Return the status of a run on this machine, whose end kit notes unless it is killed."""
-    so_far = f"{formats.elapsed(time.time() - run.created_s)} so far"
+    elapsed_s = time.time() - run.created_s
+    times = f"{formats.elapsed(elapsed_s)} so far", (), round(elapsed_s)
     record = run_dir.read_record(Path(run.folder))
     host = record.get("host")
     if host and host != os.uname().nodename:
         return Status(run, "UNKNOWN", f"it was started on {host}: ask there")
     if local_processes.has_kit(record, run.created_s):
-        return Status(run, "RUNNING", "on this machine", so_far)
+        limit = dict(run_record.plan_of(record).header).get("time") or ""
+        return Status(run, "RUNNING", "on this machine", *times, numbers.seconds(limit) or None)
     if local_processes.find(run.id):
-        return Status(
-            run, "RUNNING", f"without kit, which was killed; to end it: kit cancel {run.id}", so_far
-        )
+        detail = f"without kit, which was killed; to end it: kit cancel {run.id}"
+        return Status(run, "RUNNING", detail, *times)
+    # `run` may be older than the end that its kit has noted, with more than the log tells.
+    last = history.in_folder(run.folder)
+    if last and last.state and (last.id, last.created_s) == (run.id, run.created_s):
+        return Status(last, last.state, last.why)
     state, why = log_outcome.read(run)
     if state:
         return Status(history.ended(run, state, why), state, why)
@@ -179,10 +189,12 @@ def _local(run: Run) -> Status:
     return Status(run, "LOST", "kit was killed before its end")
 
 
-def recent(runs: list[Run]) -> list[Run]:
-    """Return the runs that may be active, and those submitted or begun in the last day."""
+def recent() -> list[Status]:
+    """Return the status of active runs, and of those submitted or begun in the last day."""
     since_s = time.time() - formats.DAY_S
-    return [run for run in runs if not run.state or _begun_s(run) > since_s]
+    found = query(history.runs(lambda run: not run.state or _begun_s(run) > since_s))
+    over = ("LOST", "UNSUBMITTED")  # whose ends nobody noted
+    return [each for each in found if each.state not in over or _begun_s(each.run) > since_s]
 
 
 def _begun_s(run: Run) -> float:

@@ -139,7 +139,7 @@ def settle(run: Run) -> Run:
 
     Else `why` is `busy` or `unsure`, or empty if there is no job.
     """
-    if not run.is_unsettled:
+    if run.state or not run.is_unsettled:
         return run
     try:
         record = run_dir.load_sound(Path(run.folder))
@@ -192,7 +192,7 @@ def give_up(run: Run) -> Optional[Run]:
 
     Raise slurm.Unsure if that is not known.
     """
-    run = settle(run)
+    run = settle(replace(run, state="", why=""))
     if run.id:
         return run
     if run.why:
