@@ -65,6 +65,9 @@ def test_a_job_that_runs_has_its_times_in_seconds(tmp_path: Path, fake_slurm: Sl
     found = next(item for item in printed(kit_here("status", "--json").out) if not item["local"])
     check(found, "A run with its status")
     assert (found["state"], found["active"], found["elapsed_s"], found["limit_s"]) == ("RUNNING", True, 1, 60)
+    fake_slurm.job("7", "PENDING", folder=str(tmp_path / "plain"))
+    found = next(item for item in printed(kit_here("status", "--json").out) if not item["local"])
+    assert (found["state"], found["elapsed_s"], found["limit_s"]) == ("PENDING", None, 60)
 
 
 def test_a_sweep_is_printed_task_by_task_with_its_values(tmp_path: Path, kit_here) -> None:

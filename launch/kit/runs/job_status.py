@@ -60,7 +60,8 @@ def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
     if job and slurm.is_active(job.state):
         waits = job.state in slurm.WAITING
         detail = reasons.explain(job.reason, job.start) if waits else job.nodes
-        times = numbers.seconds(job.elapsed), numbers.seconds(job.limit)
+        elapsed_s = None if waits else numbers.seconds(job.elapsed)
+        times = elapsed_s, numbers.seconds(job.limit)
         return Status(run, job.state, detail, f"{job.elapsed} of {job.limit}", (), *times)
     state, why = log_outcome.read(run)
     if job and job.reason == "DependencyNeverSatisfied":
