@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Optional
@@ -111,6 +112,9 @@ def test_json_holds_all_of_it(srun) -> None:
     found = json.loads(json.dumps(report.as_json(hang.find_ranks(None, full=False, pause=True))))
     assert (found["run"], found["ranks"], found["nodes"], found["silent_nodes"]) == ("7", 4, ["node1", "node2"], [])
     check(found, "Hang")
+    assert (found["attempt"], found["is_live"]) == (1, True) and time.time() - 60 < found["seen_s"] <= time.time()
+    for group in found["groups"]:
+        check(group["processes"], "array of process")
     assert found["missing_ranks"] == [{"rank": 3, "node": "node2"}]
     assert [group["ranks"] for group in found["groups"]] == [[2], [0, 1]]
     assert found["groups"][0]["processes"][0]["children"][0]["threads"][0]["frames"][0] == {
@@ -284,6 +288,9 @@ def test_a_record_without_a_possible_number_of_ranks_is_named(count: Optional[in
     assert standing.apart(lookup.find("7")) is None  # kit why says what it knows without it
 
 
+STALLED_S = 1_790_000_000.0
+
+
 @pytest.mark.parametrize("has_stacks", [True, False])
 def test_of_a_run_that_was_ended_what_was_kept_is_shown(has_stacks: bool, srun, tmp_path: Path) -> None:
     """By the job's own watchdog, which keeps stacks as well, or by NCCL's, which keeps dumps alone."""
@@ -292,12 +299,15 @@ def test_of_a_run_that_was_ended_what_was_kept_is_shown(has_stacks: bool, srun, 
     for attempt in (1, 2):
         event_lines.add(logs, "batch", "start", attempt=attempt, nodes="node[1-2]")
     if has_stacks:
-        event_lines.add(logs, "batch", "stalled", attempt=2)
+        event_lines.add(logs, "batch", "stalled", STALLED_S, attempt=2)
         (logs / "stacks.2").write_text(at_line(answers(IN_SUM), 3, 40))
     with pytest.raises(KitError) if not has_stacks else nullcontext():
         assert "flight" not in "\n".join(shown())
     dumped(tmp_path, attempt=2, late=3, line=3)
     said = shown()
+    found = report.as_json(hang.find_ranks(None, full=False, pause=True))
+    check(json.loads(json.dumps(found)), "Hang")
+    assert (found["attempt"], found["is_live"]) == (2, False) and (found["seen_s"] == STALLED_S) == has_stacks
     when = r"kit: train \(7\), as its ranks stood still at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d: "
     if has_stacks:
         assert re.fullmatch(f"{when}4 of 4 ranks seen on 2 nodes", said[0])

@@ -42,6 +42,8 @@ class Ranks:
     plan: Plan
     seen: Seen
     attempt: int
+    seen_s: float  # in seconds since 1970: when they were asked, or when they stood still
+    is_live: bool  # whether they were asked now
     recorded: Optional[Stuck] = None  # by PyTorch's flight recorder
 
     @property
@@ -69,10 +71,11 @@ def find_ranks(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
         noted = events.last_attempt(events.batch(run.paths.logs(run.id)))
         # A job with spares has more nodes than its batch script chose.
         hosts = events.hosts(noted) or hostlist.expand(found.detail)
+    seen_s = time.time()
     seen = _ask_nodes(run, plan, hosts, full=full, pause=pause)
     attempt = run.paths.attempts(run.id)[-1]
     recorded = flight.find(run.paths.flights(run.id, attempt), plan.layout.ranks)
-    return Ranks(run, found.elapsed, plan, seen, attempt, recorded)
+    return Ranks(run, found.elapsed, plan, seen, attempt, seen_s, True, recorded)
 
 
 def kept(run: Run) -> Optional[Ranks]:
@@ -97,7 +100,8 @@ def kept(run: Run) -> Optional[Ranks]:
     seen = seen or Seen([], {}, [], len(hosts) * per_node, hosts)
     at_s = stalled.at_s if stalled else recorded.scene.at_s if recorded else 0
     when = time.strftime("%F %T", time.localtime(at_s))
-    return Ranks(run, f"as its ranks stood still at {when}", plan, seen, attempt, recorded)
+    elapsed = f"as its ranks stood still at {when}"
+    return Ranks(run, elapsed, plan, seen, attempt, at_s, False, recorded)
 
 
 def _seen_then(run: Run, plan: Plan, attempt: int, hosts: list[str]) -> Optional[Seen]:

@@ -192,6 +192,9 @@ def as_json(ranks: Ranks) -> dict[str, Any]:
     ]
     return {
         "run": run.id,
+        "attempt": ranks.attempt,
+        "is_live": ranks.is_live,
+        "seen_s": ranks.seen_s,
         "ranks": seen.ranks,
         "nodes": seen.hosts,
         "silent_nodes": seen.silent,
