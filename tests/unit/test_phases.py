@@ -14,16 +14,17 @@ import subprocess
 import sys
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from kit.base.errors import KitError, UsageError
 from kit.diagnose.timeline import chart, moments, timeline
-from kit.runs import history
+from kit.runs import history, run_dir
 
 import event_lines
-from plans import noted_run
+from plans import noted_run, plan_of
 from samples import HOSTILE_NAME, ROOT
 
 RECORDED = ROOT / "tests/unit/recorded"
@@ -329,6 +330,21 @@ def test_bars_are_as_wide_as_the_terminal(columns: int, thousand: Path, tmp_path
     bar = [line for line in lines if line.startswith("node0500 ")]
     assert len(bar) == 1 and len(bar[0]) == columns
     assert max(len(line) for line in lines if re.match(r"node\d|\(median| +\|", line)) == columns
+
+
+@pytest.mark.parametrize("job_id", ["4", "5", "6", "6_1"])
+def test_the_queue_of_a_job_that_was_submitted_by_hand_later_is_not_known(job_id: str, logs: Path, tmp_path: Path, kit_here) -> None:
+    """The job 4 is that of kit submit, and 5 goes on for it."""
+    run = tmp_path / "run"
+    run_dir.write(plan_of(run_dir=str(run)))
+    run_dir.update(run, {"job_id": "4"})
+    shutil.copytree(logs, run / "log" / job_id)
+    if job_id == "5":
+        event_lines.add(run / "log/4", "batch", "ends", SUBMITTED, code=1)
+        (run / "log/4/continued-by").write_text("5\n")
+    history.add(replace(noted_run(run, "digits", 3, 2, job_id, local=False), created_s=SUBMITTED))
+    shown = kit_here("timeline", job_id).out
+    assert ("queue" in shown) == (job_id in "45") and "container" in shown
 
 
 def test_a_run_on_this_machine_has_a_timeline_without_a_queue(kit, tmp_path: Path) -> None:

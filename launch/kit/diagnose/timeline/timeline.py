@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 from kit.base.errors import KitError
 from kit.diagnose.timeline import moments
 from kit.diagnose.timeline.moments import Attempt, Moments
-from kit.runs import array_status, events, job_chain
+from kit.runs import array_status, events, job_chain, run_dir
 from kit.runs.history import Run
 
 # In the order in which they happen; `launch` happens before the nodes get ready and after.
@@ -187,9 +187,14 @@ def of_run(word: Optional[str], number: Optional[int]) -> Timeline:
 
 
 def _submitted(run: Run) -> Optional[float]:
-    """Return when the job was queued; one that follows a preempted one was when that ended."""
+    """Return when the job was queued; one that follows a preempted one was when that ended.
+
+    Nobody noted it of one that a user submitted by hand: sbatch run_script.sh.
+    """
     for folder in run.paths.log.glob("[0-9]*"):
         if job_chain.followed_by(folder) == run.id:
             ended = events.last(events.batch(folder), "ends")
             return ended.at_s if ended else None
-    return run.created_s
+    recorded = run_dir.read_record(run.paths.folder).get("job_id") or run.id
+    is_first = recorded.partition("_")[0] == run.id.partition("_")[0]
+    return run.created_s if is_first else None
