@@ -15,6 +15,7 @@ from typing import IO, Callable
 
 import kit
 import pytest
+from kit.cli import run_views
 from kit.files import safe_read
 from kit.plan import program
 from kit.remote import records
@@ -91,6 +92,19 @@ def test_a_job_is_submitted_followed_and_explained(job: Path, fake_slurm: Slurm,
     assert run.logs(rank=0).endswith("ValueError: no\n") and run.logs(node="node1") == run.logs(errors=True)
     assert kit.find().id == kit.find("1001").id == kit.find(run.folder).id == "1001"
     assert silent()
+
+
+def test_a_status_has_all_that_its_json_has(job: Path, fake_slurm: Slurm) -> None:
+    run = kit.submit("job.yaml", gpus_per_node=2)
+    event_lines.add(run.folder / "log" / run.id, "batch", "start", nodes="node[1-2]")
+    event_lines.add(run.folder / "log" / run.id, "batch", "ends", 1_700_003_600.0, code=3)
+    fake_slurm.job(run.id, "FAILED", folder=str(run.folder))
+    status = run.wait()
+    assert (status.nodes, status.exit_code, status.gpu_hours) == ("node[1-2]", 3, 4.0)
+    facts = {name: value for name, value in run_views.status_json(status).items() if name not in run_views.run_json(status.run)}
+    assert {name: getattr(status, name) for name in facts} == facts
+    (line,) = (line for line in PAGE.splitlines() if line.startswith("| `run.status` |"))
+    assert {*facts, "tasks"} == set(re.findall(r"`(\w+)`", line))
 
 
 def test_a_long_log_is_read_whole_and_one_that_cannot_be_read_is_named(job: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from kit import slurm
 from kit.base import formats
 from kit.cli import tables
 from kit.runs import array_status, events, log_files, nccl_network, run_dir
@@ -13,7 +12,6 @@ from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_files import LogEnd
 from kit.runs.nccl_network import NcclNetwork
-from kit.runs.usage import Usage
 
 NETWORK_FIX = "the nodes' logs say what to do: kit logs; see docs/fabric.md"
 
@@ -29,10 +27,10 @@ def show(statuses: Sequence[Status]) -> None:
         "SHAPE": [item.run.shape for item in statuses],
         "SUBMITTED": [formats.ago(it.run.created_s) for it in statuses],
         "TIME": [_time(item) for item in statuses],
-        "EXIT": [_number(_usage(item).exit_code, "d") for item in statuses],
-        "GPU HOURS": [_number(_usage(item).gpu_hours, ".1f") for item in statuses],
-        "NODES": [_usage(item).nodes or "-" for item in statuses],
-        "": ["" if item.detail == _usage(item).nodes else item.detail for item in statuses],
+        "EXIT": [_number(item.exit_code, "d") for item in statuses],
+        "GPU HOURS": [_number(item.gpu_hours, ".1f") for item in statuses],
+        "NODES": [item.nodes or "-" for item in statuses],
+        "": ["" if item.detail == item.nodes else item.detail for item in statuses],
     }
     always = ("ID", "TIME", "")
     shown = {
@@ -47,17 +45,8 @@ def _number(value: Optional[float], form: str) -> str:
 
 def _time(item: Status) -> str:
     """Return how long a run has been running, or ran."""
-    elapsed_s = _usage(item).elapsed_s
+    elapsed_s = item.used.elapsed_s
     return item.elapsed or ("-" if elapsed_s is None else formats.elapsed(elapsed_s))
-
-
-def _usage(item: Status) -> Usage:
-    """Return what was noted at a run's end; of one that goes on, what Slurm says now."""
-    if item.run.usage:
-        return item.run.usage
-    waits = item.state in slurm.WAITING
-    has_nodes = item.active and not (waits or item.run.array or item.run.local)
-    return Usage(item.detail if has_nodes else "", elapsed_s=item.elapsed_s)
 
 
 def show_one(shown: Status) -> None:
@@ -135,7 +124,7 @@ def whole_json(status: Status) -> dict[str, Any]:
 
 
 def _state(status: Status) -> dict[str, Any]:
-    used = _usage(status)
+    used = status.used
     return {
         "state": status.state,
         "active": status.active,

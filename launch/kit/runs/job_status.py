@@ -30,6 +30,27 @@ class Status(NamedTuple):
     def active(self) -> bool:
         return is_active(self.state)
 
+    @property
+    def used(self) -> Usage:
+        """Return what was noted at a run's end; of one that goes on, what Slurm says now."""
+        if self.run.usage:
+            return self.run.usage
+        has_begun = self.active and self.state not in slurm.WAITING
+        has_nodes = has_begun and not (self.run.array or self.run.local)
+        return Usage(self.detail if has_nodes else "", elapsed_s=self.elapsed_s)
+
+    @property
+    def nodes(self) -> str:
+        return self.used.nodes
+
+    @property
+    def exit_code(self) -> Optional[int]:
+        return self.used.exit_code
+
+    @property
+    def gpu_hours(self) -> Optional[float]:
+        return self.used.gpu_hours
+
     def with_usage(self, used: Optional[Usage]) -> Status:
         """Return the status with what the run used and how long it took, if it has ended."""
         if not used:
