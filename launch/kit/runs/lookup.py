@@ -23,12 +23,13 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     Of several runs of a name, one of this folder comes first. Where a `live` one is wanted, which
     something is about to be done to, one without a noted end comes before those that ended.
     """
+    folder = "" if word is None else os.path.abspath(word)
+    if os.path.isdir(folder) and (noted := history.in_folder(folder)):
+        return _fresh(noted)
     known = history.noted()
     if word is None:
         return _fresh(_last_or_raise(known))
-    folder = os.path.abspath(word)
-    noted = next((run for run in known if run.folder == folder and _is_there(run)), None)
-    if found := noted or _of_directory(folder, known):
+    if found := _of_directory(folder, known):
         return _fresh(found)
     number, _, cluster = word.partition(";")  # as --parsable prints the id of another cluster
     under_id = history.noted_as(number)
