@@ -25,12 +25,13 @@ cache::choose() {
 # what the kernel says: nvidia-smi would take longer than all else at a start.
 cache::describe_machine() {
   local file line
-  machine="$(uname -m)"
+  machine=''
   while IFS= read -r line; do
     [[ "${line}" == 'model name'*:* ]] || continue
     machine="${line#*: }"
     break
   done 2>/dev/null </proc/cpuinfo || true
+  machine="${machine:-${HOSTTYPE}}" # ARM names no model, and a small image may have no uname
   for file in /proc/driver/nvidia/gpus/*/information /sys/class/kfd/kfd/topology/nodes/*/properties; do
     while IFS= read -r line; do
       [[ "${line}" =~ ^(Model:|gfx_target_version)[[:space:]]+([^0].*)$ ]] || continue

@@ -56,6 +56,6 @@ environment::keep() {
     [[ "${kit_name}" != @(${kit_kept}) ]] || continue
     export -n "${kit_name?}"
     # These scripts read some that are bash's own, which it does not make anew. A profile may export them, as that of SLES does.
-    [[ "${kit_name}" == @(BASH*|EPOCH*|LINENO|SECONDS|UID) ]] || unset "${kit_name}" 2>/dev/null || true # others are read-only
+    [[ "${kit_name}" == @(BASH*|EPOCH*|HOSTTYPE|LINENO|SECONDS|UID) ]] || unset "${kit_name}" 2>/dev/null || true # others are read-only
   done < <(compgen -e)
 }
