@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Callable, Optional, TypeVar
 
@@ -41,19 +42,23 @@ class Tail:
 
     def copy(self, last: bool = False) -> None:
         """Copy what is new; the last time, an unfinished line, too."""
-        latest = self.run.attempt_logs(self.job_id, self.run.attempts(self.job_id)[-1])
-        batch, *nodes = log_files.files(self.run, self.job_id)
+        attempts = self.run.attempts(self.job_id)
         if not last:
-            self._copy(batch, last)
-        for path in nodes:
-            is_over = path.parent != latest  # another attempt has begun
-            self._copy(path, last or is_over)
-            if held_back := self.filters.get(path):
-                self.write(held_back.rest(None)[0] if is_over else held_back.overdue())
+            self._copy(self.batch, last)
+        for attempt in attempts:
+            is_over = attempt != attempts[-1]
+            for path in self.run.node_logs(self.job_id, attempt):
+                self._copy(path, last or is_over)
+                if held_back := self.filters.get(path):
+                    self._write(held_back.rest(None)[0] if is_over else held_back.overdue())
         if last:  # what the batch script says of the end comes last
             self._write_last_words()
-            self._copy(batch, last)
+            self._copy(self.batch, last)
         self._write_refusals(last)
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self.write(data)
 
     def _write_last_words(self) -> None:
         """Write what is held back, and only a few lines of ranks that are not at fault."""
@@ -62,9 +67,9 @@ class Tail:
         others: list[bytes] = []
         for held_back in self.filters.values():
             own, of_others = held_back.rest(blamed)
-            self.write(own)
+            self._write(own)
             others += of_others
-        self.write(last_words.shortened(others))
+        self._write(last_words.shortened(others))
 
     def _write_refusals(self, last: bool) -> None:
         """Write why nodes refused, where the batch script has not said it in time."""
@@ -125,12 +130,22 @@ class Tail:
         return self.refused[node][1]
 
     def _copy(self, path: Path, last: bool) -> None:
-        """Copy the new lines of one log."""
+        """Copy the new lines of one log. Raise OSError where they cannot be written."""
+        for data in self._new(path, last):
+            self._write(data)
+
+    def _new(self, path: Path, last: bool) -> Iterator[bytes]:
+        """Yield what is to be shown of the new lines of one log."""
         try:
             with safe_read.opened(path) as file:
                 size = file.seek(0, 2)
                 self.batch_size = size if path == self.batch else self.batch_size
-                start = self.read[path] = self._start(path, file, size)
+                if path not in self.read:
+                    self.read[path], said = _first_look(path, file, size)
+                    yield said
+                elif self.read[path] > size:  # it was written anew
+                    self.read[path] = 0
+                start = self.read[path]
                 while data := log_files.read_at(file, start, log_files.PIECE):
                     end = self._end(path, data, last)
                     if not end:
@@ -139,21 +154,9 @@ class Tail:
                     self.read[path] = start
                     is_cut_off = last and len(data) < log_files.PIECE and not data.endswith(b"\n")
                     data = data[:end] + b"\n" * is_cut_off
-                    self.write(self._filtered(path, data))
+                    yield self._filtered(path, data)
         except OSError:
             return  # not there yet, or a shared file system's hiccup: the next round reads it
-
-    def _start(self, path: Path, file: IO[bytes], size: int) -> int:
-        """Return where the next line of a log begins; of a long one, say that its end is shown."""
-        start = self.read.get(path)
-        if start is not None:
-            return start if start <= size else 0  # it was written anew
-        if size <= log_files.PIECE:
-            return 0
-        said = f"kit: the last of {printable(path.name)}; the earlier lines: kit logs\n"
-        self.write(said.encode())
-        head, newline, _ = log_files.read_at(file, size - FIRST, FIRST).partition(b"\n")
-        return size - FIRST + len(head + newline)
 
     def _end(self, path: Path, data: bytes, last: bool) -> int:
         """Return how much of a log's data to write now: whole lines, at the end everything."""
@@ -162,6 +165,15 @@ class Tail:
         is_long = len(data) == log_files.PIECE and b"\n" not in data  # a line longer than a piece
         end = len(data) if is_long else data.rfind(b"\n") + 1
         return self._before_the_ending(data[:end]) if path == self.batch else end
+
+
+def _first_look(path: Path, file: IO[bytes], size: int) -> tuple[int, bytes]:
+    """Return where to begin in a log, and of a long one, that only its end is shown."""
+    if size <= log_files.PIECE:
+        return 0, b""
+    head, newline, _ = log_files.read_at(file, size - FIRST, FIRST).partition(b"\n")
+    said = f"kit: the last of {printable(path.name)}; the earlier lines: kit logs\n"
+    return size - FIRST + len(head + newline), said.encode()
 
 
 def until(tail: Tail, ended: Callable[[], Optional[Ended]], poll_s: float = POLL_S) -> Ended:

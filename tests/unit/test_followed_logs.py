@@ -1,0 +1,79 @@
+"""Logs that somebody follows: `kit logs -f`, as processes of their own. Slurm is a fake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from kit.runs import history, log_copy
+from kit.runs.history import Run
+
+from far_side import Slurm
+from plans import noted_run
+
+KIT = f"'{sys.executable}' -m kit"
+
+
+@pytest.fixture
+def running(fake_slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A job of two ranks on one node that runs, with its logs."""
+    monkeypatch.setenv("KIT_FOLLOW_PERIOD_S", "0.1")
+    run = noted_run(tmp_path / "x", "x", 1, 2, "7", local=False)
+    run.paths.logs("7").mkdir(parents=True)
+    run.paths.batch_log("7").write_text("kit: node1: job 7 on node1\n")
+    run.paths.node_log("7", 1, "node1").write_text("".join(f"[rank0] step {number}\n" for number in range(9)))
+    run.paths.rank_log("7", 1, 0).write_text("".join(f"step {number}\n" for number in range(9)))
+    fake_slurm.job("7", "RUNNING", folder=run.folder)
+    return run
+
+
+def says(log: Path, text: str) -> None:
+    with log.open("a") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts a line of bash, of which nothing outlives the test."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(line: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        begun.append(subprocess.Popen(["bash", "-c", line], stdout=pipe, stderr=pipe, text=True, start_new_session=True))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_follower_ends_when_its_reader_has_gone_and_the_job_goes_on(running: Run, fake_slurm: Slurm, begin) -> None:
+    process = begin(f'{KIT} logs 7 -f | head -n 2; exit "${{PIPESTATUS[0]}}"')
+    deadline_s = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline_s:
+        says(running.paths.node_log("7", 1, "node1"), "[rank0] and on\n")
+        time.sleep(0.1)
+    assert process.poll() == 141 and fake_slurm.states() == {"7": "RUNNING"}
+    assert process.communicate() == ("kit: job 7 RUNNING\nkit: node1: job 7 on node1\n", "")
+
+
+def test_a_line_that_cannot_be_written_is_not_lost_without_a_word(running: Run) -> None:
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space left on device"):
+        log_copy.Tail(running.paths, "7", lambda data: data and full.write(data)).copy()
+
+
+def test_a_run_here_goes_on_when_the_reader_of_its_output_has_gone(fake_slurm: Slurm, tmp_path: Path, begin) -> None:
+    program = "for i in {1..30}; do echo step $i; sleep 0.1; done; touch finished"
+    (tmp_path / "job.yaml").write_text(f"command: [bash, -c, '{program}']\nlauncher: srun\nruntime: none\n")
+    process = begin(f"{KIT} run job.yaml --output run | head -n 1")
+    _, said = process.communicate(timeout=60)
+    assert (tmp_path / "finished").exists() and history.runs()[0].state == "COMPLETED"
+    assert said.splitlines()[-1] == "kit: the run goes on, but its output is shown no more: Broken pipe"
