@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kit.runs import history, log_copy
@@ -68,6 +69,26 @@ def test_a_follower_ends_when_its_reader_has_gone_and_the_job_goes_on(running: R
 def test_a_line_that_cannot_be_written_is_not_lost_without_a_word(running: Run) -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space left on device"):
         log_copy.Tail(running.paths, "7", lambda data: data and full.write(data)).copy()
+
+
+def test_an_earlier_attempts_logs_are_left_alone_after_a_while_until_the_end(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
+    monkeypatch.setattr(log_copy, "time", clock)
+    seen: list[bytes] = []
+    tail = log_copy.Tail(running.paths, "7", seen.append)
+    (running.paths.logs("7") / "attempt2").mkdir()
+    running.paths.node_log("7", 2, "node1").write_text("[rank0] again\n")
+    tail.copy()
+    seen.clear()
+    says(running.paths.node_log("7", 1, "node1"), "[rank0] late\n")
+    tail.copy()
+    assert seen == [b"[rank0] late\n"]
+    clock.now_s = 61.0
+    says(running.paths.node_log("7", 1, "node1"), "[rank0] very late\n")
+    tail.copy()
+    assert seen == [b"[rank0] late\n"]  # 250 nodes' logs are not opened each second
+    tail.copy(last=True)
+    assert seen == [b"[rank0] late\n", b"[rank0] very late\n"]
 
 
 def test_a_run_here_goes_on_when_the_reader_of_its_output_has_gone(fake_slurm: Slurm, tmp_path: Path, begin) -> None:

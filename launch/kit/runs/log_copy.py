@@ -20,6 +20,7 @@ POLL_S = 0.2
 SHARED_POLL_S = 1.0  # of logs on a file server
 FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
 HELD_S = 5.0  # for which the batch script may repeat what a node refused
+OVER_S = 60.0  # for which a node that was lost may wake up and go on in an earlier attempt's log
 # Of `kit run`, on a machine without Slurm; the batch script then says which rank it was.
 _STAND_IN = re.compile(rb"^kit: local\d+: a task ended with code [^\n]*\n", re.MULTILINE)
 # Where the batch script says how it ends: behind the last words of the other ranks.
@@ -39,6 +40,7 @@ class Tail:
         self.ending_s = 0.0  # when the batch script was first seen to say how it ends
         self.said = b""  # the last that the batch script said
         self.filters: dict[Path, last_words.Filter] = {}
+        self.over_s: dict[int, float] = {}  # {attempt: when another was first seen behind it}
 
     def copy(self, last: bool = False) -> None:
         """Copy what is new; the last time, an unfinished line, too."""
@@ -47,6 +49,8 @@ class Tail:
             self._copy(self.batch, last)
         for attempt in attempts:
             is_over = attempt != attempts[-1]
+            if is_over and not last and self._is_long_over(attempt):
+                continue  # 250 nodes' logs of each; the end shows what comes late
             for path in self.run.node_logs(self.job_id, attempt):
                 self._copy(path, last or is_over)
                 if held_back := self.filters.get(path):
@@ -55,6 +59,10 @@ class Tail:
             self._write_last_words()
             self._copy(self.batch, last)
         self._write_refusals(last)
+
+    def _is_long_over(self, attempt: int) -> bool:
+        now_s = time.monotonic()
+        return now_s - self.over_s.setdefault(attempt, now_s) > OVER_S
 
     def _write(self, data: bytes) -> None:
         if data:
