@@ -175,6 +175,32 @@ def test_a_job_of_that_number_in_another_folder_is_not_followed(fake_slurm: Slur
         following.follow_job(run_of(tmp_path))
 
 
+@pytest.mark.parametrize(("code", "outcome"), [(0, "COMPLETED"), (3, "FAILED")])
+def test_a_job_that_slurm_has_forgotten_ends_as_its_log_says(code: int, outcome: str, fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
+    """The laptop slept for longer than Slurm knows of a job that has ended."""
+    run = run_of(tmp_path)
+    logs = run.paths.logs("7")
+    event_lines.add(logs, "batch", "start", node="node1", job="7", nodes="node1")
+    if code:
+        event_lines.add(logs, "batch", "blamed", node="node1", rank=0, problem="rank 0 exited")
+    event_lines.add(logs, "batch", "ends", code=code, outcome=outcome)
+    run.paths.node_log("7", 1, "node1").write_text("[rank0] FINAL METRIC\n")
+    if code:
+        with pytest.raises(KitError, match="job 7 FAILED with exit code 3"):
+            following.follow_job(run)
+    else:
+        following.follow_job(run)
+    assert capfd.readouterr().out.splitlines()[:2] == [f"kit: job 7 {outcome}", "[rank0] FINAL METRIC"]
+
+
+def test_the_last_lines_are_shown_of_a_job_of_which_nobody_tells_the_end(fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
+    run = run_of(tmp_path)
+    run.paths.batch_log("7").write_text("kit: node1: job 7 on node1\nthe last li")
+    with pytest.raises(KitError, match="Slurm has forgotten job 7"):
+        following.follow_job(run)
+    assert capfd.readouterr().out == "kit: node1: job 7 on node1\nthe last li\n"
+
+
 def test_a_followed_job_ends_kit_with_its_code_and_names_dead_nodes(fake_slurm: Slurm, tmp_path: Path, monkeypatch) -> None:
     run = run_of(tmp_path)
     for state, exit_code, expected in (("FAILED", "3:0", 3), ("NODE_FAIL", "0:0", 1), ("TIMEOUT", "0:15", 143)):

@@ -86,7 +86,13 @@ def follow_job(run: Run) -> None:
 def _follow_here(run: Run) -> None:
     job_id, folder = run.id, Path(run.folder)
     tail = log_copy.Tail(RunPaths(folder), job_id, messages.log_writer(run.folder))
-    watch = Watch(job_id, messages.say, run.works_in, lambda: tail.batch_size)
+    watch = Watch(
+        job_id,
+        messages.say,
+        run.works_in,
+        lambda: tail.batch_size,
+        lambda: job_watch.noted_end(run),
+    )
     with _leaving_alone(job_id):
         state = log_copy.until(tail, watch.ended, log_copy.SHARED_POLL_S)
     if state.name == "COMPLETED":

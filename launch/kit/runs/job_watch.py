@@ -10,7 +10,7 @@ from typing import Callable, Optional
 from kit import slurm
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
-from kit.runs import status
+from kit.runs import history, job_status, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 
@@ -47,9 +47,14 @@ class Watch:
         say: Note,
         is_its: Callable[[str], bool] = lambda folder: True,
         written: Callable[[], int] = lambda: 0,
+        noted: Callable[[], Optional[slurm.State]] = lambda: None,
     ) -> None:
-        """`written` returns how much the batch script has written."""
+        """`written` returns how much the batch script has written, `noted` the end of the job.
+
+        Slurm may have forgotten it, while this machine slept.
+        """
         self.job_id, self.say, self.is_its, self.written = job_id, say, is_its, written
+        self.noted = noted
         self.period_s = period_s()
         self.asked_s = -self.period_s * IDLE
         self.seen, self.stirred_s = 0, -STIRRED_S
@@ -67,7 +72,7 @@ class Watch:
                 raise
             return None
         self.answered_s = time.monotonic()
-        if state is None:
+        if state is None and (state := self.noted()) is None:
             fix = f"its accounting may know: sacct -j {self.job_id}"
             raise KitError(f"Slurm has forgotten job {self.job_id}", fix)
         self._say_change(state)
@@ -91,6 +96,16 @@ class Watch:
         is_reason = state.name in slurm.WAITING and state.reason not in ("", "None")
         reason = f" ({state.reason})" if is_reason else ""
         self.say(f"job {self.job_id} {state.name}{reason}")
+
+
+def noted_end(run: Run) -> Optional[slurm.State]:
+    """Return how a job ended by its log, else by Slurm's accounts; None if they do not tell."""
+    accounts = slurm.accounted([run.id.partition("_")[0]]) or {}
+    found = job_status.query(run, {}, accounts)
+    if found.active or found.state in job_status.OWN:
+        return None
+    used = history.measure(run, [run])
+    return slurm.State(found.state, "", used.exit_code or 0, used.nodes)
 
 
 def until_the_end(

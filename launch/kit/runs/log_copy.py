@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Callable, Optional, TypeVar
 
+from kit.base.errors import KitError
 from kit.base.table import printable
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
@@ -185,9 +186,13 @@ def _first_look(path: Path, file: IO[bytes], size: int) -> tuple[int, bytes]:
 
 
 def until(tail: Tail, ended: Callable[[], Optional[Ended]], poll_s: float = POLL_S) -> Ended:
-    """Copy the logs until `ended` returns something, and returns that."""
+    """Copy the logs until `ended` returns something, and return that; all of them in any case."""
     while True:
-        result = ended()
+        try:
+            result = ended()
+        except KitError:
+            tail.copy(last=True)
+            raise
         tail.copy(last=result is not None)
         if result is not None:
             return result
