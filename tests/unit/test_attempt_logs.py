@@ -64,7 +64,8 @@ def test_one_attempt_is_shown_where_it_is_named(words: tuple[str, ...], shown: s
         (("--attempt", "3"), "train (7) has no log in attempt 3\n  fix: to see what it has: ls run/log/7"),
         (("--attempt", "3", "--rank", "1"), "train (7) has no log of rank 1 in attempt 3\n  fix: to see what it has: ls run/log/7"),
         (("--attempt", "3", "--errors"), "train (7) has no failed rank in attempt 3\n  fix: to see what it has: ls run/log/7"),
-        (("--attempt", "2", "-f"), "-f shows the logs of all nodes, from the beginning\n  fix: leave out -f; or follow one file: tail -f"),
+        (("--attempt", "2", "-f"), "-f and --attempt contradict each other\n  fix: leave one of them out"),
+        (("--errors", "-f"), "-f and --errors contradict each other\n  fix: leave one of them out"),
     ],
 )
 def test_an_attempt_that_never_was_has_no_logs(words: tuple[str, ...], problem: str, run: history.Run, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from kit.runs import history, log_copy
+from kit.cli import messages
+from kit.runs import history, log_copy, sharing
 from kit.runs.history import Run
 
 from far_side import Slurm
@@ -89,6 +90,70 @@ def test_an_earlier_attempts_logs_are_left_alone_after_a_while_until_the_end(run
     assert seen == [b"[rank0] late\n"]  # 250 nodes' logs are not opened each second
     tail.copy(last=True)
     assert seen == [b"[rank0] late\n", b"[rank0] very late\n"]
+
+
+@pytest.mark.parametrize("options", ["--rank 0", "--node node1"])
+def test_the_log_of_one_rank_or_node_is_followed_as_it_is_written(options: str, running: Run, fake_slurm: Slurm, begin) -> None:
+    log = running.paths.rank_log("7", 1, 0) if "rank" in options else running.paths.node_log("7", 1, "node1")
+    log.write_text("step 1\n\r 10%")
+    process = begin(f"{KIT} logs 7 -f {options}")
+    shown = b""
+
+    def until(text: str) -> None:
+        nonlocal shown
+        deadline_s = time.monotonic() + 60
+        while not shown.endswith(text.encode()) and time.monotonic() < deadline_s:
+            shown += os.read(process.stdout.fileno(), 1000)
+
+    until("step 1\n\r 10%")
+    says(log, "\r 20%")
+    until("\r 20%")
+    (running.paths.logs("7") / "attempt2").mkdir()
+    again = running.paths.logs("7") / "attempt2" / log.name
+    again.write_text("again\n")
+    until("again\n")
+    fake_slurm.job("7", "COMPLETED", folder=running.folder)
+    assert process.wait(60) == 0
+    expected = f"kit: job 7 RUNNING\nstep 1\n\r 10%\r 20%\n==> attempt2/{log.name} <==\nagain\nkit: job 7 COMPLETED\n"
+    assert (shown + process.stdout.buffer.read()).decode() == expected
+
+
+def test_who_follows_may_begin_with_the_last_lines_of_each_log(running: Run) -> None:
+    seen: list[bytes] = []
+    tail = log_copy.Tail(running.paths, "7", seen.append, lines=2)
+    tail.copy()
+    assert b"".join(seen) == b"kit: node1: job 7 on node1\n[rank0] step 7\n[rank0] step 8\n"
+    seen.clear()
+    running.paths.node_log("7", 1, "node2").write_text("".join(f"[rank1] step {number}\n" for number in range(3)))
+    tail.copy()
+    assert seen == [b"[rank1] step 0\n[rank1] step 1\n[rank1] step 2\n"]  # it began later
+
+
+@pytest.mark.parametrize("lines", [0, 1, 5])
+def test_the_last_lines_of_one_log_are_followed(lines: int, running: Run, fake_slurm: Slurm, kit_here) -> None:
+    fake_slurm.job("7", "COMPLETED", folder=running.folder)
+    done = kit_here("logs", "7", "-f", "--rank", "0", "--tail", str(lines))
+    shown = "".join(f"step {number}\n" for number in range(9 - lines, 9))
+    assert (done.code, done.out, done.err) == (0, f"kit: job 7 COMPLETED\n{shown}", "")
+
+
+def test_a_log_that_is_not_there_yet_is_waited_for_and_one_that_never_is_refused(running: Run, fake_slurm: Slurm, kit_here) -> None:
+    done = kit_here("logs", "7", "-f", "--rank", "2")
+    assert (done.code, done.err) == (2, "kit: x (7) has no rank 2\n  fix: they are 0 to 1\n")
+    fake_slurm.job("7", "COMPLETED", folder=running.folder)
+    done = kit_here("logs", "7", "-f", "--rank", "1")
+    assert (done.code, done.err) == (0, "kit: x (7) has no log of rank 1 yet\n")
+    history.ended(running, "COMPLETED", "")
+    done = kit_here("logs", "7", "-f", "--rank", "1")
+    assert (done.code, done.err.splitlines()[0]) == (1, "kit: x (7) has no log of rank 1")
+
+
+def test_a_character_of_anothers_log_that_comes_in_two_pieces_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sharing, "is_own", lambda folder: False)
+    write = messages.log_writer("/x")
+    for piece in ("█".encode()[:2], "█".encode()[2:] + b"\n"):
+        write(piece)
+    assert capsys.readouterr().out == "█\n"
 
 
 def test_a_run_here_goes_on_when_the_reader_of_its_output_has_gone(fake_slurm: Slurm, tmp_path: Path, begin) -> None:

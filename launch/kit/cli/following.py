@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Optional, Union
 
 from kit import slurm
 from kit.base import signals
 from kit.base.errors import KitError, UsageError
 from kit.cli import messages
-from kit.plan.run_paths import RunPaths
 from kit.runs import job_chain, job_watch, log_copy, secret_file, status
 from kit.runs.history import Run
 from kit.runs.job_watch import Watch
+from kit.runs.log_choice import LogChoice
+from kit.runs.log_copy import OneLog, Tail
 from kit.slurm import task_numbers
 
 
@@ -52,24 +54,41 @@ def _leaving_alone(job_id: str) -> Iterator[None]:
         sys.exit(signals.CTRL_C)
 
 
-def follow_again(run: Run) -> None:
+@dataclass(frozen=True)
+class LogView:
+    """What a follower sees of a run: all its logs, or that of one rank or node; from where on."""
+
+    choice: LogChoice = LogChoice()
+    lines: Optional[int] = None  # the last of each log that is there
+
+    def tail(self, run: Run) -> Union[Tail, OneLog]:
+        write = messages.log_writer(run.folder)
+        if self.choice == LogChoice():
+            return Tail(run.paths, run.id, write, self.lines)
+        return OneLog(run.paths, run.id, write, self.choice, self.lines)
+
+
+EVERYTHING = LogView()
+
+
+def follow_again(run: Run, view: LogView) -> None:
     """Follow a run that was submitted or started before; of one that has ended show the logs."""
     if not run.id:
         raise UsageError(f"{run} has no job yet", f"where it is: kit status {run.name}")
     if run.local or run.state:
-        _follow_noted(run)
+        _follow_noted(run, view)
     else:
-        follow_job(run)
+        follow_job(run, view)
 
 
-def _follow_noted(run: Run) -> None:
+def _follow_noted(run: Run, view: LogView) -> None:
     """Show the logs until the history knows the end. Raise KitError if that is a failure."""
 
     def ended() -> str:
         found = status.query([run])[0]
         return "" if found.active else found.state
 
-    tail = log_copy.Tail(run.paths, run.id, messages.log_writer(run.folder))
+    tail = view.tail(run)
     with _leaving_alone(run.id):
         state = log_copy.until(tail, lambda: run.state or ended() or None, log_copy.SHARED_POLL_S)
     if state != "COMPLETED":
@@ -77,15 +96,15 @@ def _follow_noted(run: Run) -> None:
     messages.note(f"{run} has ended: {state}")
 
 
-def follow_job(run: Run) -> None:
+def follow_job(run: Run, view: LogView = EVERYTHING) -> None:
     """Show the logs until the job ends. Raise KitError with its exit code."""
     with slurm.at(run.asked_of):
-        _follow_here(run)
+        _follow_here(run, view)
 
 
-def _follow_here(run: Run) -> None:
+def _follow_here(run: Run, view: LogView = EVERYTHING) -> None:
     job_id, folder = run.id, Path(run.folder)
-    tail = log_copy.Tail(RunPaths(folder), job_id, messages.log_writer(run.folder))
+    tail = view.tail(run)
     watch = Watch(
         job_id,
         messages.say,
@@ -100,7 +119,7 @@ def _follow_here(run: Run) -> None:
     following = job_chain.last_job(run.folder, job_id)
     if following != job_id:
         messages.say(f"job {job_id} {state.name}; job {following} continues it")
-        _follow_here(replace(run, id=following))
+        _follow_here(replace(run, id=following), replace(view, lines=None))
         return
     # Its own script does that, unless its node is gone.
     secret_file.forget(folder, run.task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import shlex
@@ -57,12 +58,15 @@ def write_log(data: bytes) -> None:
 
 def log_writer(folder: str) -> Callable[[bytes], None]:
     """Return what writes the logs of a run: another user's may not act on this terminal."""
-    return write_log if sharing.is_own(folder) else _write_guarded
+    if sharing.is_own(folder):
+        return write_log
+    text = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end within a character
 
+    def write_guarded(data: bytes) -> None:
+        sys.stdout.write(text.decode(data))
+        sys.stdout.flush()
 
-def _write_guarded(data: bytes) -> None:
-    sys.stdout.write(data.decode("utf-8", "replace"))
-    sys.stdout.flush()
+    return write_guarded
 
 
 def _coloured(prefix: re.Match[bytes]) -> bytes:

@@ -170,7 +170,7 @@ def runs(
     _list(shown[-last:], otherwise, as_json=as_json)
 
 
-@command(WATCH, "kit logs -f", "kit logs 4711 --rank 7 --tail 20", "kit logs 4711 --errors")
+@command(WATCH, "kit logs -f", "kit logs 4711 -f --rank 7 --tail 20", "kit logs 4711 --errors")
 def logs(
     run: LastRun = None,
     follow: Annotated[bool, flag("-f --follow", "Keep printing until the run ends.")] = False,
@@ -200,18 +200,27 @@ def logs(
     runs = array_status.chosen(found, number)
     choice = LogChoice(node, rank, errors, attempt)
     if follow:
-        if tail is not None or choice != LogChoice():
-            fix = "leave out -f; or follow one file: tail -f"
-            raise UsageError("-f shows the logs of all nodes, from the beginning", fix)
         if len(runs) > 1:
             fix = f"follow one: kit logs {found.id} -f --task {runs[0].task}"
             raise UsageError(f"{found} is an array of {len(runs)} tasks", fix)
-        following.follow_again(runs[0])
+        _follow(runs[0], choice, tail)
         return
     files = array_status.logs(found, number, choice)
     if not files:
         raise _nothing(runs[0] if number is not None else found, runs, choice)
     _print(files, found, tail)
+
+
+def _follow(run: Run, choice: LogChoice, lines: Optional[int]) -> None:
+    """Show the logs until the run ends. Raise UsageError for a choice that is known at its end."""
+    for name in ("errors", "attempt"):
+        refuse_together({"-f": True, f"--{name}": getattr(choice, name)})
+    if choice != LogChoice() and not choice.files(run.paths, run.id):
+        nothing = _nothing(run, [run], choice)
+        if run.state:
+            raise nothing
+        messages.note(nothing.problem)
+    following.follow_again(run, following.LogView(choice, lines))
 
 
 def _nothing(run: Run, tasks: list[Run], choice: LogChoice) -> KitError:

@@ -6,14 +6,16 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Callable, Optional, TypeVar
+from typing import IO, Callable, Optional, TypeVar, Union
 
 from kit.base.errors import KitError
 from kit.base.table import printable
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, last_words, log_files
+from kit.runs.log_choice import LogChoice
 
 Ended = TypeVar("Ended")
 Write = Callable[[bytes], object]
@@ -28,16 +30,46 @@ _STAND_IN = re.compile(rb"^kit: local\d+: a task ended with code [^\n]*\n", re.M
 _ENDING = re.compile(rb"^kit: error: ", re.MULTILINE)
 
 
-class Tail:
+class _Copy:
+    """Know how much of each log has been copied, and begin with the last lines of those there."""
+
+    def __init__(
+        self, run: RunPaths, job_id: str, write: Write, lines: Optional[int] = None
+    ) -> None:
+        self.run, self.job_id, self.write, self.lines = run, job_id, write, lines
+        self.read: dict[Path, int] = {}  # bytes of each log
+        self.batch_size = 0  # bytes that the batch script has written
+
+    def _find_start(self, path: Path, file: IO[bytes]) -> bytes:
+        """Find where to go on in a log; return what to say where its begin is not shown."""
+        size = file.seek(0, os.SEEK_END)
+        if path in self.read:
+            if self.read[path] > size:  # it was written anew
+                self.read[path] = 0
+            return b""
+        if self.lines is not None:
+            log_files.seek_last(file, self.lines)
+            self.read[path] = file.tell()
+            return b""
+        self.read[path] = 0
+        if size <= log_files.PIECE:
+            return b""
+        head, newline, _ = log_files.read_at(file, size - FIRST, FIRST).partition(b"\n")
+        self.read[path] = size - FIRST + len(head + newline)
+        said = f"kit: the last of {printable(path.name)}; the earlier lines: kit logs\n"
+        return said.encode()
+
+
+class Tail(_Copy):
     """Copy whole lines from the logs of batch script and nodes, a common refusal only once."""
 
-    def __init__(self, run: RunPaths, job_id: str, write: Write) -> None:
-        self.run, self.job_id, self.write = run, job_id, write
-        self.read: dict[Path, int] = {}  # bytes of each log
+    def __init__(
+        self, run: RunPaths, job_id: str, write: Write, lines: Optional[int] = None
+    ) -> None:
+        super().__init__(run, job_id, write, lines)
         self.refused: dict[str, tuple[int, list[bytes]]] = {}  # {node: (size of its events, words)}
         self.held: dict[bytes, tuple[float, bytes]] = {}  # {words: when a node said them, its line}
         self.batch = run.batch_log(job_id)
-        self.batch_size = 0  # bytes that the batch script has written
         self.ending_s = 0.0  # when the batch script was first seen to say how it ends
         self.said = b""  # the last that the batch script said
         self.filters: dict[Path, last_words.Filter] = {}
@@ -60,6 +92,7 @@ class Tail:
             self._write_last_words()
             self._copy(self.batch, last)
         self._write_refusals(last)
+        self.lines = None  # of a log that begins later, all
 
     def _is_long_over(self, attempt: int) -> bool:
         now_s = time.monotonic()
@@ -147,13 +180,9 @@ class Tail:
         """Yield what is to be shown of the new lines of one log."""
         try:
             with safe_read.opened(path) as file:
-                size = file.seek(0, 2)
-                self.batch_size = size if path == self.batch else self.batch_size
-                if path not in self.read:
-                    self.read[path], said = _first_look(path, file, size)
-                    yield said
-                elif self.read[path] > size:  # it was written anew
-                    self.read[path] = 0
+                yield self._find_start(path, file)
+                if path == self.batch:
+                    self.batch_size = file.seek(0, os.SEEK_END)
                 start = self.read[path]
                 while data := log_files.read_at(file, start, log_files.PIECE):
                     end = self._end(path, data, last)
@@ -176,16 +205,58 @@ class Tail:
         return self._before_the_ending(data[:end]) if path == self.batch else end
 
 
-def _first_look(path: Path, file: IO[bytes], size: int) -> tuple[int, bytes]:
-    """Return where to begin in a log, and of a long one, that only its end is shown."""
-    if size <= log_files.PIECE:
-        return 0, b""
-    head, newline, _ = log_files.read_at(file, size - FIRST, FIRST).partition(b"\n")
-    said = f"kit: the last of {printable(path.name)}; the earlier lines: kit logs\n"
-    return size - FIRST + len(head + newline), said.encode()
+class OneLog(_Copy):
+    """Copy the log of one rank or one node as it is, with what has no newline yet."""
+
+    def __init__(
+        self,
+        run: RunPaths,
+        job_id: str,
+        write: Write,
+        choice: LogChoice,
+        lines: Optional[int] = None,
+    ) -> None:
+        super().__init__(run, job_id, write, lines)
+        self.choice = choice
+        self.end = b"\n"  # of what was written
+
+    def copy(self, last: bool = False) -> None:
+        """Copy what is new. Raise OSError where it cannot be written."""
+        with suppress(OSError):
+            self.batch_size = os.stat(self.run.batch_log(self.job_id)).st_size
+        for path in self.choice.files(self.run, self.job_id):
+            if self.read and path not in self.read:  # another attempt
+                name = printable(str(path.relative_to(self.run.logs(self.job_id))))
+                self._end_line()
+                self.write(f"==> {name} <==\n".encode())
+            for data in self._new(path):
+                self.write(data)
+                self.end = data[-1:]
+        self.lines = None
+        if last:
+            self._end_line()
+
+    def _new(self, path: Path) -> Iterator[bytes]:
+        """Yield what is new in a log."""
+        try:
+            with safe_read.opened(path) as file:
+                if said := self._find_start(path, file):
+                    yield said
+                while data := log_files.read_at(file, self.read[path], log_files.PIECE):
+                    self.read[path] += len(data)
+                    yield data
+        except OSError:
+            return  # as in Tail
+
+    def _end_line(self) -> None:
+        if self.end != b"\n":
+            self.write(b"\n")
+            self.end = b"\n"
 
 
-def until(tail: Tail, ended: Callable[[], Optional[Ended]], poll_s: float = POLL_S) -> Ended:
+def until(
+    tail: Union[Tail, OneLog], ended: Callable[[], Optional[Ended]], poll_s: float = POLL_S
+) -> Ended:
     """Copy the logs until `ended` returns something, and return that; all of them in any case."""
     while True:
         try:
