@@ -17,6 +17,8 @@ from kit.diagnose.why import cause, logs
 from kit.plan.run_paths import RunPaths
 from kit.runs import log_copy, log_files
 
+from plans import noted_run
+
 PROGRAM = "command: train.py\n"
 
 
@@ -138,6 +140,19 @@ def test_a_log_that_ends_in_a_line_longer_than_what_is_shown_at_first_is_shown_o
         file.write(b"yz\nlast\n")
     follower.copy()
     assert capsys.readouterr().out == "kit: the last of node1.out; the earlier lines: kit logs\nyz\nlast\n"
+
+
+def test_a_line_longer_than_a_piece_is_coloured_in_parts_and_others_are_not_cut(log: Path, tmp_path: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    noted_run(tmp_path, "x", 1, 1, "7", local=True)
+    written: list[bytes] = []
+    monkeypatch.setattr(messages, "log_writer", lambda folder: written.append)
+    lines = b"".join(b"[rank0] %06d\n" % number for number in range(100_000))  # 1.5 MB
+    log.write_bytes(text := lines + b"\r 10%" * 600_000 + b"\nthe end")
+    assert kit_here("logs", "7", "--node", "node1").code == 0
+    assert b"".join(written) == text and max(map(len, written)) <= log_files.PIECE
+    assert written[0].endswith(b"\n") and written[1].startswith(b"[rank0] ")
 
 
 def test_a_fifo_among_the_logs_is_not_waited_for(log: Path, tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_a_job_is_submitted_followed_and_explained(job: Path, fake_slurm: Slurm,
     why = run.why()
     assert (why.rank, why.node, why.cause) == (0, "node1", "exception") and "ValueError: no" in str(why)
     assert run.logs(rank=0).endswith("ValueError: no\n") and run.logs(node="node1") == run.logs(errors=True)
+    assert run.logs(rank=0, tail=1) == "ValueError: no\n" and run.logs(rank=0, tail=0) == ""
     assert kit.find().id == kit.find("1001").id == kit.find(run.folder).id == "1001"
     assert silent()
 

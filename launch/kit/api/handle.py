@@ -12,7 +12,7 @@ from kit.base.errors import KitError
 from kit.diagnose.why import report
 from kit.diagnose.why.report import Report
 from kit.files import safe_read
-from kit.runs import array_status, asking, cancelling, job_watch, lookup, status
+from kit.runs import array_status, asking, cancelling, job_watch, log_files, lookup, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_choice import LogChoice
@@ -48,14 +48,16 @@ class RunHandle:
         node: Optional[str] = None,
         errors: bool = False,
         attempt: Optional[int] = None,
+        tail: Optional[int] = None,
     ) -> str:
         """Return what the run wrote: all, a rank's, a node's, or that of the ranks that failed.
 
         Without an attempt it is that of all attempts, of the ranks that failed that of the last.
+        With `tail` it is so many last lines of each log.
         """
         choice = LogChoice(node, rank, errors, attempt)
         files = array_status.logs(self._run(), self.task, choice)
-        return b"".join(map(_content, files)).decode("utf-8", "replace")
+        return b"".join(_content(log, tail) for log in files).decode("utf-8", "replace")
 
     def why(self) -> Report:
         """Return why the run failed; str() of it is what `kit why` prints."""
@@ -81,9 +83,11 @@ class RunHandle:
         return lookup.find(str(self.folder))
 
 
-def _content(log: Path) -> bytes:
+def _content(log: Path, tail: Optional[int]) -> bytes:
     try:
         with safe_read.opened(log) as file:
+            if tail is not None:
+                log_files.seek_last(file, tail)
             return file.read()
     except OSError as error:
         problem = f"the log {log} cannot be read: {error.strerror}"

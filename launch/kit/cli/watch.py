@@ -35,7 +35,6 @@ from kit.runs.log_choice import LogChoice
 _USUAL = ", ".join(completion.STATES)
 NONE_HERE = "no run of this folder in the last day; see kit runs, or kit status --all"
 NONE_OF_ALL = "no run of the last day; kit runs --all shows the others"
-PIECE = 1 << 20  # bytes of a log that are coloured at a time
 CLEAR = "\x1b[H\x1b[2J"  # of a terminal
 
 
@@ -260,8 +259,8 @@ def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
             if tail is not None:
                 log_files.seek_last(file, tail)
             if console.has_colours() or not is_own:
-                while lines := file.readlines(PIECE):
-                    write(b"".join(lines))
+                for piece in log_files.pieces(file):
+                    write(piece)
             else:
                 shutil.copyfileobj(file, sys.stdout.buffer)
     sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Optional
 
@@ -30,6 +31,15 @@ def read_at(file: IO[bytes], start: int, most: int) -> bytes:
     """Return at most so many bytes of a file from a place on."""
     file.seek(start)
     return file.read(most)
+
+
+def pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the rest of a file in whole lines, but a line that is longer than a piece in parts."""
+    while data := file.read(PIECE):
+        end = data.rfind(b"\n") + 1
+        if end:
+            file.seek(end - len(data), os.SEEK_CUR)
+        yield data[: end or None]
 
 
 def tail(path: str | Path, most: int = TAIL, begin: int = 0) -> bytes:
