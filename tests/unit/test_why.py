@@ -17,6 +17,7 @@ from kit.base.errors import UsageError
 from kit.diagnose.why import facts, logs, report, verdict, wording
 from kit.diagnose.why.cause import NODE, RANK, Cause, Weight
 from kit.runs import history, job_chain, job_status
+from kit.runs.usage import Usage
 
 import event_lines
 from plans import noted_run
@@ -962,6 +963,18 @@ def test_a_failed_job_without_any_log_has_a_run_directory_that_its_nodes_do_not_
     show("7")
     said = capsys.readouterr().out
     assert first_cause(said) == "run-directory-missing" and f"put {run} on a file system that every node sees" in said
+
+
+def test_a_run_whose_logs_were_removed_is_not_told_to_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})
+    shutil.rmtree(run / "log")
+    used = Usage("node[1-2]", 3, 60.0)
+    history.add(history.Run("7", str(run), "made", "2x2", 0.0, state="FAILED", why="node1: rank 0 exited with code 3", usage=used))
+    show("7")
+    said = "made (7), 2x2: it ended FAILED\n  node1: rank 0 exited with code 3\n  more is not known: run/log/7 was removed\n"
+    assert capsys.readouterr().out == said
 
 
 def test_a_run_whose_ranks_failed_may_not_have_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,6 +138,8 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
         head += wording.silence_before_the_end(evidence)
     by_slurm = run_state.explain(state, found)
     if state == "FAILED" and not first and not found and log_outcome.has_no_log(run):
+        if run.usage and run.usage.nodes:  # known by a log that was there at its end
+            return Report(run, state, (head[0], *wording.removed_logs(run)))
         by_slurm = CAUSE_NAMED["run-directory-missing"]
     ended_by = run_state.who_ended(run, state, first)
     if by_slurm:

@@ -18,6 +18,7 @@ from kit.diagnose.why.verdict import Finding
 from kit.files import safe_read
 from kit.runs import events, log_files
 from kit.runs.events import Failed
+from kit.runs.history import Run
 
 WIDTH = 160  # characters to show of a line
 SHOWN = 8  # lines to show of a traceback, or of the end of a log
@@ -85,6 +86,13 @@ def unknown_cause(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
     telling = next((log for log in candidates if log and log.text.strip()), evidence.batch)
     yield from last_lines(telling)
     yield f"  fix: read the whole log: less {shlex.quote(os.path.relpath(telling.path))}"
+
+
+def removed_logs(run: Run) -> Iterator[str]:
+    """Yield what the history still knows of a run whose logs are gone."""
+    if run.why:
+        yield f"  {printable(run.why)}"
+    yield f"  more is not known: {printable(os.path.relpath(run.paths.logs(run.id)))} was removed"
 
 
 def silence_until_now(evidence: Evidence) -> Iterator[str]:
