@@ -406,3 +406,16 @@ def test_a_folder_whose_making_was_cut_off_is_swept_a_day_later(name: str, proje
 
     assert forked(project, ("submit", "job.yaml"), prepare) == -9
     assert project.hidden_after_a_day() == []
+
+
+def test_ctrl_c_while_kit_loads_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    """From a file server that takes seconds."""
+    (tmp_path / "typer.py").write_text("import pathlib, time\npathlib.Path('loads').touch()\ntime.sleep(60)\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    program = "from kit.cli import main; main()"  # as pip's script calls it
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
+    deadline_s = time.monotonic() + 60
+    while not (tmp_path / "loads").exists() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert (process.communicate(timeout=60)[1], process.returncode) == (b"", 130)
