@@ -60,9 +60,10 @@ TABLE = f"from kit.cli import tables; tables.show({ROWS!r})"
 
 
 def on_a_terminal(**environment: str) -> str:
-    """What the table looks like on a terminal of 60 columns."""
+    """What the table looks like on a terminal, of 60 columns without another word."""
     ours, theirs = os.openpty()
-    subprocess.run([sys.executable, "-c", TABLE], stdout=theirs, check=True, env={**os.environ, "COLUMNS": "60", "TERM": "xterm", **environment})
+    table = environment.pop("TABLE", TABLE)
+    subprocess.run([sys.executable, "-c", table], stdout=theirs, check=True, env={**os.environ, "COLUMNS": "60", "TERM": "xterm", **environment})
     os.close(theirs)
     shown = os.read(ours, 10_000).decode()
     os.close(ours)
@@ -75,6 +76,20 @@ def test_a_table_fits_the_terminal_with_colours_and_loses_no_word() -> None:
     assert "\x1b[31mFAILED" in shown and "\x1b[32mCOMPLETED" in shown
     assert "[red]a reason" in plain and "a?[2J" in plain and plain.count("reason") == 9
     assert max(map(len, plain.splitlines())) <= 60
+
+
+def test_a_terminal_that_is_too_narrow_for_a_table_breaks_its_lines_itself() -> None:
+    """Cells of two characters could not be read."""
+    shown = on_a_terminal(COLUMNS="20", NO_COLOR="").replace("\r", "")
+    assert "\x1b[31mFAILED" in shown
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert plain == ["ID    STATE      WHY", f"4711  FAILED     {ROWS[1][2].rstrip()}", "4712  COMPLETED  a?[2J"]
+
+
+def test_an_id_is_never_folded() -> None:
+    rows = [("ID", *"ABCDEFG"), ("1980032344_12", *["some names"] * 7)]
+    shown = on_a_terminal(COLUMNS="75", NO_COLOR="1", TABLE=TABLE.replace(repr(ROWS), repr(rows)))
+    assert shown.count("\n1980032344_12  ") == 1 and "some names  some names" not in shown
 
 
 def test_a_terminal_without_utf8_shows_a_table_too() -> None:
