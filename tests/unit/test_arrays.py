@@ -192,6 +192,7 @@ def test_a_task_is_followed_read_and_cancelled_by_its_number(tmp_path: Path, too
     assert kit("logs", "5", "--task", "1", **environment).stdout == "kit: node1: said by 1\n"
     assert "  rank0      rank of 1\n" in kit("status", "5", "--task", "1", **environment).stdout
     for arguments, message in {
+        ("why", "5", "--task", "3"): "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n",
         ("logs", "5", "-f"): "kit: train (5) is an array of 3 tasks\n  fix: follow one: kit logs 5 -f --task 0\n",
         ("logs", "5", "--task", "3"): "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n",
         ("logs", "5_3"): "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n",
@@ -343,6 +344,19 @@ def test_a_job_whose_dependency_failed_is_shown_with_that_reason(tmp_path: Path,
     (tmp_path / "runs/train-1/run.json").write_text("{}")
     print(report.why("1"))
     assert capsys.readouterr().out == "train (1), 1x1: it ended CANCELLED: it never started: the run that it waited for ended otherwise\n"
+
+
+@pytest.mark.parametrize("command", ["why", "timeline", "hang"])
+def test_a_task_is_explained_by_its_number_as_by_its_id(command: str, tmp_path: Path, tools, kit) -> None:
+    run = submitted(tmp_path, "5", "0-2", _0=DONE, _1=FAILED)
+    (Path(run.folder) / "run.json").write_text('{"job_id": "5", "plan": {"layout": {"name": "train", "array": "0-2"}}}')
+    tools("squeue", "")
+    environment = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "PATH": os.environ["PATH"]}
+    by_id = kit(command, "5_1", check=False, **environment)
+    by_number = kit(command, "5", "--task", "1", check=False, **environment)
+    assert (by_number.returncode, by_number.stdout, by_number.stderr) == (by_id.returncode, by_id.stdout, by_id.stderr)
+    assert "train (5_1)" in by_id.stdout + by_id.stderr
+    assert kit(command, "5", "--task", "3", check=False, **environment).stderr == "kit: train (5) has no task 3\n  fix: its tasks are 0-2\n"
 
 
 @pytest.mark.parametrize(

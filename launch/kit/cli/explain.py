@@ -13,8 +13,9 @@ from kit.base import console
 from kit.base.errors import UsageError
 from kit.cli import completion, messages, run_views
 from kit.cli.app import EXPLAIN, command
-from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg, argument, flag, option
+from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg, Task, argument, flag, option
 from kit.files import typed_json
+from kit.runs import array_status
 from kit.runs import diff as differences
 from kit.runs.rerun import folder_of
 
@@ -23,11 +24,11 @@ OF_FAILURE = ("state", "rank", "node", "outcome", "cause", "title", "fix", "show
 
 
 @command(EXPLAIN, "kit why", "kit why 4711")
-def why(run: LastRun = None, as_json: Json = False) -> None:
+def why(run: LastRun = None, task: Task = None, as_json: Json = False) -> None:
     """Explain why a run failed: first failing rank, likely cause, suggested fix."""
     from kit.diagnose.why import report
 
-    found = report.why(run)
+    found = report.why(array_status.name(run, task))
     if as_json:
         of_failure = {name: getattr(found, name) for name in OF_FAILURE}
         print(messages.json_text({**run_views.run_json(found.run), **of_failure}))
@@ -42,6 +43,7 @@ def timeline(
         Optional[int],
         option("--attempt", "N", "Attempt of a job that was started again.", "the last"),
     ] = None,
+    task: Task = None,
     svg: Svg = None,
     as_json: Json = False,
 ) -> None:
@@ -49,7 +51,7 @@ def timeline(
     from kit.diagnose.timeline import chart
     from kit.diagnose.timeline import timeline as times
 
-    found = times.of_run(run, attempt)
+    found = times.of_run(array_status.name(run, task), attempt)
     if as_json:
         print(messages.json_text(typed_json.plain(found)))
     else:
@@ -74,6 +76,7 @@ def hang(
             " without py-spy.",
         ),
     ] = True,
+    task: Task = None,
     as_json: Json = False,
 ) -> None:
     """Show where the ranks of a run are now.
@@ -83,7 +86,8 @@ def hang(
     from kit.diagnose.hang import hang as stacks
     from kit.diagnose.hang import report
 
-    ranks = stacks.find_ranks(run, full=full, pause=pause)
+    word = array_status.name(run, task, live=True)
+    ranks = stacks.find_ranks(word, full=full, pause=pause)
     if as_json:
         print(messages.json_text(report.as_json(ranks)))
     else:

@@ -29,6 +29,14 @@ def find(
     return run, number
 
 
+def name(word: Optional[str], number: Optional[int], *, live: bool = False) -> Optional[str]:
+    """Return the word for a run; with a number, the id of its task: 12_3."""
+    if number is None:
+        return word
+    run, number = find(word, number, live=live)
+    return chosen(run, number)[0].id if run.id else word
+
+
 def check_task(run: Run, number: Optional[int]) -> None:
     """Raise UsageError if a task is named that the run does not have."""
     if number is None:
