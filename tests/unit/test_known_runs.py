@@ -1096,6 +1096,20 @@ def test_a_rerun_names_nothing_of_the_run_that_it_repeats_and_says_so(code: str,
     assert "edited" not in run_dir.load(new)
 
 
+def test_a_script_learns_the_id_of_what_it_starts_again(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "r1")
+    assert call("rerun", "r1", "--output", "r2", "--parsable")[:2] == (0, "1002\n")
+    code, said, _ = call("rerun", "r1", "--output", "r3", "--json")
+    assert (code, json.loads(said)["id"], json.loads(said)["folder"]) == (0, "1003", str(tmp_path / "r3"))
+
+
+def test_a_run_here_that_starts_again_is_no_job_whose_id_a_script_waits_for(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("command: 'true'\nlauncher: srun\nruntime: none\n")
+    call("run", "job.yaml", "--output", "r1")
+    code, said, problem = call("rerun", "r1", "--output", "r2", "--json")
+    assert (code, said, problem.splitlines()[1]) == (2, "", "  fix: leave --json out") and not (tmp_path / "r2").exists()
+
+
 @pytest.mark.parametrize("typed", [["1001_2"], ["r1", "--task", "2"]])
 def test_one_task_of_an_array_starts_again_alone_and_keeps_its_number(typed: list[str], fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--sweep", "lr=1,2,3,4", "--array", "%2", "--output", "r1", "--", "--lr", "{lr}")

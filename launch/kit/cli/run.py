@@ -6,7 +6,7 @@ from typing import Annotated, Optional
 
 from kit.api.job_request import JobRequest, Use
 from kit.base import quote
-from kit.base.errors import refuse_together
+from kit.base.errors import UsageError, refuse_together
 from kit.cli import completion, messages, options, submission
 from kit.cli.app import RUN, command
 from kit.cli.job_options import takes_job
@@ -93,13 +93,28 @@ def rerun(
     output: options.Output = None,
     image: Annotated[Optional[str], options.image("Use this image instead of the run's.")] = None,
     follow: options.Follow = False,
+    as_json: options.Json = False,
+    parsable: Parsable = False,
 ) -> None:
     """Start a run again: its scripts, with its copy of the code.
 
     Without a copy, as after `kit run`, it uses today's code.
     """
+    is_for_programs = {"--json": as_json, "--parsable": parsable}
+    refuse_together(is_for_programs)
     again = reruns.find(run, task)
-    answer = submission.Answer(follow)
+    if again.run.local and (as_json or parsable):
+        option = next(name for name, is_given in is_for_programs.items() if is_given)
+        problem = f"{again.run} runs on this machine, and {option} prints the job that is submitted"
+        raise UsageError(problem, f"leave {option} out")
+    answer = submission.Answer(follow, as_json, parsable)
+    with messages.quiet(as_json or parsable):
+        _start_again(again, output, image, answer)
+
+
+def _start_again(
+    again: reruns.EarlierRun, output: Optional[str], image: Optional[str], answer: submission.Answer
+) -> None:
     if again.task is None and (noted := reruns.unsubmitted(again.run)):
         submission.finish(again.plan, noted, answer)
         return
