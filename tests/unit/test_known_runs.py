@@ -1096,6 +1096,14 @@ def test_a_rerun_names_nothing_of_the_run_that_it_repeats_and_says_so(code: str,
     assert "edited" not in run_dir.load(new)
 
 
+def test_runs_of_several_states_are_listed_as_squeue_takes_them(call, tmp_path: Path) -> None:
+    for state in ("FAILED", "COMPLETED", "TIMEOUT"):
+        (tmp_path / state).mkdir()
+        history.ended(noted_run(tmp_path / state, state, 1, 1, "", local=True), state)
+    found = json.loads(call("runs", "--all", "--json", "--state", "failed,TIMEOUT")[1])
+    assert [run["state"] for run in found] == ["FAILED", "TIMEOUT"]
+
+
 def test_a_script_learns_the_id_of_what_it_starts_again(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "r1")
     assert call("rerun", "r1", "--output", "r2", "--parsable")[:2] == (0, "1002\n")

@@ -48,6 +48,7 @@ _COMMANDS = {
 }
 _RECIPE = "the recipe is an argument: kit build FILE, or kit build FOLDER"
 _BY_ITSELF = "kit run shows the logs by itself, and ends with the run's exit code"
+PROGRAMS_OWN = "an argument of the program comes last, after --"
 _OPTIONS = {
     "kit": {"-v": "did you mean '--version'?"},
     "kit build": {
@@ -58,12 +59,19 @@ _OPTIONS = {
     },
     "kit cancel": {"--all": "name the runs: kit status lists them"},
     "kit logs": {"-n": "did you mean '--tail'?"},
+    "kit rerun": {"-f": "did you mean '--follow'?"},
     "kit run": {
         "--dry-run": "kit render writes the scripts and starts nothing; kit submit has --dry-run",
         "--follow": _BY_ITSELF,
         "-f": _BY_ITSELF,
     },
-    "kit status": {"-w": "did you mean '--watch'?", "-f": "did you mean '--watch'?"},
+    "kit runs": {"-n": "did you mean '--last'?"},
+    "kit status": {
+        "-w": "did you mean '--watch'?",
+        "-f": "did you mean '--watch'?",
+        "--state": "kit runs has it: kit runs --state STATE",
+    },
+    "kit submit": {"-f": f"did you mean '--follow'? {PROGRAMS_OWN}"},
 }
 RERUN = (
     "kit rerun changes nothing; for other arguments start a new run: kit submit JOB -- ARGS, or "
@@ -111,7 +119,6 @@ LACKING = dict.fromkeys(
 )
 LACKING["--grep"] = "use grep: kit logs RUN | grep WORD"
 _INHERIT = {"ALL": "all", "NONE": "none"}
-PROGRAMS_OWN = "an argument of the program comes last, after --"
 
 
 def job_option(name: str, known: list[str], typed: list[str]) -> str:

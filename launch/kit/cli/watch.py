@@ -147,7 +147,7 @@ def runs(
         option(
             "--state",
             "STATE",
-            "Only runs in this state: FAILED, COMPLETED ...",
+            "Only runs in this state, or in these: FAILED,TIMEOUT",
             autocompletion=completion.one_of(*completion.STATES),
         ),
     ] = None,
@@ -156,14 +156,17 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """List the runs of this folder, or of all folders, the newest last."""
-    if state and state.upper() not in (known := {*completion.STATES, *slurm.FINAL, *OWN}):
-        fix = did_you_mean(state.upper(), sorted(known), f"the usual ones: {_USUAL}")
-        raise UsageError(f"there is no state {state}", fix)
+    known = {*completion.STATES, *slurm.FINAL, *OWN}
+    wanted = state.upper().split(",") if state else []
+    for word in wanted:
+        if word not in known:
+            fix = did_you_mean(word, sorted(known), f"the usual ones: {_USUAL}")
+            raise UsageError(f"there is no state {word}", fix)
     found = lookup.of_folder(history.noted(), everywhere=everywhere)
     named = (run for run in found if not name or name in run.name)
-    newest = list(named if state else itertools.islice(named, last))
+    newest = list(named if wanted else itertools.islice(named, last))
     queried = states.query(newest[::-1])
-    shown = [item for item in queried if not state or item.state == state.upper()]
+    shown = [item for item in queried if not wanted or item.state in wanted]
     what = "no such run" if name or state else "no run yet"
     otherwise = what if everywhere else "no such run of this folder; see kit runs --all"
     _list(shown[-last:], otherwise, as_json=as_json)
