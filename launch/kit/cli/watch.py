@@ -158,9 +158,9 @@ def runs(
     """List the runs of this folder, or of all folders, the newest last."""
     known = {*completion.STATES, *slurm.FINAL, *OWN}
     wanted = state.upper().split(",") if state else []
-    for word in wanted:
-        if word not in known:
-            fix = did_you_mean(word, sorted(known), f"the usual ones: {_USUAL}")
+    for word in state.split(",") if state else ():
+        if word.upper() not in known:
+            fix = did_you_mean(word.upper(), sorted(known), f"the usual ones: {_USUAL}")
             raise UsageError(f"there is no state {word}", fix)
     found = lookup.of_folder(history.noted(), everywhere=everywhere)
     named = (run for run in found if not name or name in run.name)
