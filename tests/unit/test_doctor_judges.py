@@ -693,6 +693,17 @@ def test_no_more_nodes_are_asked_than_the_partition_gives_one_job(
     assert {node.name for node in inquiry.nodes} == ({"node2"} if beyond else {"node1", "node2", "node3", "node4"} if not wanted.nodes else asked)
 
 
+@pytest.mark.parametrize(("needed", "problem"), [(2, "unwell"), (3, "too-few")])
+def test_free_nodes_that_are_not_asked_are_left_for_a_job(needed: int, problem: str, mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(mixed))
+    told = (mixed / "scontrol").read_text()
+    (mixed / "scontrol").write_text(re.sub("(NodeName=node[34] .*?State=)[A-Z+_]+", r"\1IDLE+DRAIN", told))
+    inquiry = Inquiry(Needs(nodes=needed), [])
+    assert node_choice.choose(inquiry, None, 1).keys() == {"node2"}
+    found = [item.problem for node in inquiry.nodes for item in node_checks.state.judge(node, inquiry)]
+    assert found and set(found) == {problem}
+
+
 @pytest.mark.parametrize(
     ("was", "now", "asked"),
     [

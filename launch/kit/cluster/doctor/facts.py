@@ -84,6 +84,7 @@ class Inquiry:
     asked: Needs
     nodes: list[Node]
     beyond: int = 0  # free nodes that are not asked, since one job may not have so many
+    unlisted: int = 0  # nodes that are well, and not among `nodes`
 
     @property
     def answered(self) -> list[Node]:

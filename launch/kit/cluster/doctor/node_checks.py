@@ -26,12 +26,12 @@ def is_unwell(state: str) -> bool:
 @check("state")
 def state(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if is_unwell(node.state):
-        well = [other for other in cluster.nodes if not is_unwell(other.state)]
-        problem = "too-few" if len(well) < cluster.asked.nodes else "unwell"
+        well = sum(not is_unwell(other.state) for other in cluster.nodes) + cluster.unlisted
+        problem = "too-few" if well < cluster.asked.nodes else "unwell"
         if cluster.asked.named:
             problem = "named"
         evidence = f"{node.state}: {node.reason}" if node.reason else node.state
-        yield Found(problem, evidence, {"left": str(len(well)), "needed": str(cluster.asked.nodes)})
+        yield Found(problem, evidence, {"left": str(well), "needed": str(cluster.asked.nodes)})
     elif not node.asked:
         yield Found("busy", node.state)
 

@@ -57,7 +57,9 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
         free.sort(key=lambda node: not node.state.startswith("IDLE"))
         for node in free[most:]:
             node.asked = False
-        cluster.nodes = [node for node in cluster.nodes if node.asked or is_unwell(node.state)]
+        listed = [node for node in cluster.nodes if node.asked or is_unwell(node.state)]
+        cluster.unlisted = len(cluster.nodes) - len(listed)
+        cluster.nodes = listed
     asked = {node.name for node in cluster.nodes if node.asked}
     chosen = [node for node in known if node.name in asked]
     if _NOT_OF_ONE_NODE.search(constraint) or not all(
