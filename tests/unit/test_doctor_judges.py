@@ -22,6 +22,7 @@ from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.cluster.doctor.rounds import Examination, Wanted
 from kit.config.mount_list import Mount
 from kit.slurm import hostlist
+from test_choice import tool
 
 from documented_json import check as check_json
 from plans import plan_of
@@ -477,10 +478,10 @@ def without_slurm(tmp_path: Path) -> Path:
     """A PATH with nothing but what the script needs."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for tool in "bash cat grep sed awk df head tail stat sort id ip timeout getent date findmnt perl unshare sleep flock tr wc uname true test env rm".split():
+    for name in "bash cat grep sed awk df head tail stat sort id ip timeout getent date findmnt perl unshare sleep flock tr wc uname true test env rm".split():
         for place in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"):
-            if os.access(f"{place}/{tool}", os.X_OK):
-                (folder / tool).symlink_to(f"{place}/{tool}")
+            if os.access(f"{place}/{name}", os.X_OK):
+                (folder / name).symlink_to(f"{place}/{name}")
                 break
     return folder
 
@@ -759,6 +760,17 @@ def test_the_nodes_are_asked_by_the_account_and_the_partition_that_the_shell_nam
     (tmp_path / f"{of}.yaml").write_text(f"{command}slurm: {{qos: long}}\n")
     needs, _ = rounds._asked(Wanted("job.yaml") if of == "job" else Wanted(options={"cluster": "./site.yaml"}), on_slurm=True)
     assert needs.slurm == {"partition": "gpu", "account": "proj", "qos": "long", "reservation": "course"}
+
+
+def test_without_slurm_a_job_of_a_cluster_is_judged_as_kit_run_starts_it(without_slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by the runtime of its profile, which srun alone starts, nor by what it asks of Slurm."""
+    tool(without_slurm, "apptainer")
+    monkeypatch.setenv("PATH", str(without_slurm))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.yaml").write_text("runtime: pyxis\nslurm: {time-min: '2:00:00'}\n")
+    (tmp_path / "image.sqsh").touch()
+    (tmp_path / "job.yaml").write_text("command: sort\nlauncher: spawn\nimage: image.sqsh\nunpack: yes\ntime: '1:00:00'\ncluster: site.yaml\n")
+    assert rounds._asked(Wanted("job.yaml"), on_slurm=False)[0].runtime == "apptainer"
 
 
 @pytest.mark.parametrize(("python", "needed"), [("python -W ignore", "torch"), (".venv/bin/python", "")])
