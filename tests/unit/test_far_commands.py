@@ -904,12 +904,16 @@ def test_a_command_that_was_killed_there_is_not_waited_for(far: Far, project: Pa
     far.slurm.job("1001", "COMPLETED")  # which ends what it had started
 
 
-def test_a_submission_that_was_killed_there_with_its_job_is_not_made_twice(far: Far, project: Path, kit_here) -> None:
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_submission_without_a_known_end_is_not_made_twice(is_kept: bool, far: Far, project: Path, kit_here) -> None:
+    """It was killed there, or what is kept of it was removed two days after its end."""
     kit_here("nodes", "--cluster", "far")
     threading.Thread(target=kill_the_next_that_says, args=(far, b"submitted job 1001")).start()
     assert "was killed there\n" in kit_here("submit", "job.yaml", "--follow").err
+    for call in () if is_kept else (far.kit / "calls").iterdir():
+        shutil.rmtree(call)
     again = kit_here("submit", "job.yaml")
-    words = r"kit: the same command of \d+s ago submitted 1001, and was killed on login after that"
+    words = r"kit: the same command of \d+s ago submitted 1001, and how it ended is not known here\n"
     assert again.code == 1 and re.match(words, again.err), again.err
     assert len(far.slurm.calls("sbatch")) == 1
     far.slurm.job("1001", "COMPLETED")

@@ -147,7 +147,7 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
         else:
             records.forget(earlier)
             if typed.name in SUBMITTING:
-                _raise_if_submitted(earlier, answer["runs"], about, copy.host.name)
+                _raise_if_submitted(earlier, answer["runs"], about)
     # The earlier one may have made the run that this one goes on with.
     own = (call.id, earlier.id) if earlier else (call.id,)
     with records.under_way(call):
@@ -158,11 +158,11 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
         )
 
 
-def _raise_if_submitted(call: Call, runs: list[dict[str, Any]], about: Record, host: str) -> None:
-    """Raise KitError if a command that was killed had its jobs before: they go on."""
+def _raise_if_submitted(call: Call, runs: list[dict[str, Any]], about: Record) -> None:
+    """Raise KitError if a command that was killed, or ended days ago, has submitted jobs."""
     for run in runs:
         records.add_run(run, about, call.id)
     if jobs := ", ".join(dict.fromkeys(run["id"] for run in runs if run.get("id"))):
         same = f"the same command of {formats.ago(call.begun_s)} submitted {jobs}"
         fix = "see them by: kit status; to submit once more, type the same command again"
-        raise KitError(f"{same}, and was killed on {host} after that", fix)
+        raise KitError(f"{same}, and how it ended is not known here", fix)
