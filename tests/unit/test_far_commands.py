@@ -885,7 +885,9 @@ def test_ctrl_c_reaches_the_command_there(far: Far, project: Path, kit_here) -> 
 
 def kill_the_next_that_says(far: Far, text: bytes) -> None:
     """Kills what keeps the output of a command there, once it has said this."""
+    end = time.monotonic() + 60
     while not (found := [path for path in (far.kit / "calls").glob("*/spool") if text in path.read_bytes()]):
+        assert time.monotonic() < end
         time.sleep(0.05)
     for process in Path("/proc").glob("[0-9]*"):
         try:

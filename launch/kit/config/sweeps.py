@@ -58,7 +58,7 @@ def from_words(option: str, words: list[str], problems: Problems) -> Optional[Lo
 
 
 def add(of_file: Sweep, of_option: Sweep) -> Sweep:
-    """Return both; values of an option replace the file's of that name, and points as a whole."""
+    """Return both. A name replaces its values of the file, and all names of points the points."""
     typed = {name for names in of_option for name in names}
     kept = {
         names: axis

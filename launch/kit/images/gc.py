@@ -77,9 +77,7 @@ def find(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) 
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
     names = ("partition", "account", "qos", "reservation")
     of_site = {name: str(item.value) for name, item in site.slurm.items()}
-    of_jobs = sbatch_variables.complete(
-        of_site
-    )  # as sbatch has them: srun has variables of its own
+    of_jobs = sbatch_variables.complete(of_site)  # srun does not read the variables of sbatch
     options = {name: text for name in names if (text := of_jobs.get(name))}
     scope = Scope(folder, nodes, days, scratch, options)
     lines = [line.split("\t", 3) for line in _run(scope, "list").splitlines()]

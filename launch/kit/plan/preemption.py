@@ -117,11 +117,12 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
 def _warn_of_shared(job: Job, folder: str, problems: Problems) -> None:
     """Warn of tasks of an array that would take each other's checkpoints for their own."""
     sweep, array = job.sweep, job.array or "0"
-    own = "a sweep can name one for each task: `sweep: {task: [0, 1]}`, `checkpoints: out/{task}`"
+    way = "name one for each task"
+    own = f"{way}, by a sweep in place of `array`: `sweep: {{n: [0, 1]}}`, `checkpoints: out/{{n}}`"
     if sweep:
         tasks = sweeps.count(sweep)
         own = "-".join(f"{{{name}}}" for names in sweep for name in names)
-        own = f"name one for each task: `checkpoints: out/{own}`"
+        own = f"{way}: `checkpoints: out/{own}`"
     else:
         tasks = 0 if array.startswith("%") else len(task_numbers.numbers(array))
     if tasks > len(sweeps.programs(folder, sweep)):

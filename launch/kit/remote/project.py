@@ -67,7 +67,7 @@ def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bo
         for name in sources.names
         if (state := arrival.file_state(f"{root}/{name}"))
     }
-    if missing := _not_copied(sources):
+    if is_run and (missing := _not_copied(sources)):
         host.say(f"not copied to {host.name}: {key_files.shown(missing)}")
     answer = copy.ask(
         "receive",

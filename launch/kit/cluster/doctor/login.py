@@ -59,7 +59,7 @@ def ask_slurm(node: Node, asked: Needs) -> bool:
 def _unwritable(path: Path) -> str:
     """Return why a folder can neither be written nor made; empty where it can.
 
-    A file without a name is written there, or in what exists of its path: only that shows a quota.
+    A file without a name is written to the nearest folder that exists: only that shows a quota.
     """
     while not path.exists() and path.parent != path:
         path = path.parent

@@ -49,6 +49,18 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
         )
         for node in known
     ]
+    _ask_at_most(cluster, most, limit)
+    asked = {node.name for node in cluster.nodes if node.asked}
+    chosen = [node for node in known if node.name in asked]
+    if _NOT_OF_ONE_NODE.search(constraint) or not all(
+        _may_get(node.features, constraint) for node in chosen
+    ):
+        del places["constraint"]  # else Slurm might refuse the nodes, which are named
+    return {node.name: node.address for node in chosen}
+
+
+def _ask_at_most(cluster: Inquiry, most: Optional[int], limit: Optional[int]) -> None:
+    """Have no more nodes asked than the user wants, or than the partition gives one job."""
     free = _unplanned([node for node in cluster.nodes if node.asked])
     if limit and not most and len(free) > limit:
         cluster.beyond, most = len(free) - limit, limit
@@ -60,13 +72,6 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
         listed = [node for node in cluster.nodes if node.asked or is_unwell(node.state)]
         cluster.unlisted = len(cluster.nodes) - len(listed)
         cluster.nodes = listed
-    asked = {node.name for node in cluster.nodes if node.asked}
-    chosen = [node for node in known if node.name in asked]
-    if _NOT_OF_ONE_NODE.search(constraint) or not all(
-        _may_get(node.features, constraint) for node in chosen
-    ):
-        del places["constraint"]  # else Slurm might refuse the nodes, which are named
-    return {node.name: node.address for node in chosen}
 
 
 def _that_it_may_get(

@@ -135,7 +135,7 @@ def _of_plan(plan: Plan) -> Needs:
 def _places(options: Mapping[str, Optional[str]]) -> dict[str, str]:
     """Return the options that decide where a job runs, also those that only the environment names.
 
-    srun has variables of its own, by which sbatch does not go.
+    srun does not read the variables of sbatch.
     """
     complete = sbatch_variables.complete(options)
     return {name: complete[name] or "" for name in PLACES if name in complete}
