@@ -53,7 +53,8 @@ beat::wait() {
   while [[ -n "${KIT_BEATS}${KIT_STALL_S:-}" ]] && kill -0 "$1" 2>/dev/null; do
     [[ -z "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || return 143
     beat::listen
-    ((SECONDS >= looked_s)) || SECONDS="${looked_s}" # the clock was set back
+    # The clock was set back; a line that was heard meanwhile would seem to be of long ago.
+    ((SECONDS >= looked_s)) || { SECONDS="${looked_s}" && beat::forgive; }
     ((SECONDS > looked_s)) || continue
     # A first node that was itself stopped has heard nobody.
     ((SECONDS - looked_s < KIT_LATE_S / 2)) || beat::forgive
