@@ -156,10 +156,14 @@ def test_a_character_of_anothers_log_that_comes_in_two_pieces_is_shown(monkeypat
     assert capsys.readouterr().out == "█\n"
 
 
-def test_a_run_here_goes_on_when_the_reader_of_its_output_has_gone(fake_slurm: Slurm, tmp_path: Path, begin) -> None:
-    program = "for i in {1..30}; do echo step $i; sleep 0.1; done; touch finished"
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [("| head -n 1", "Broken pipe"), (">/dev/full", "No space left on device")],
+)
+def test_a_run_here_goes_on_where_its_output_cannot_be_written_and_ends_with_its_code(to: str, why: str, fake_slurm: Slurm, tmp_path: Path, begin) -> None:
+    program = "for i in {1..30}; do echo step $i; sleep 0.1; done; exit 3"
     (tmp_path / "job.yaml").write_text(f"command: [bash, -c, '{program}']\nlauncher: srun\nruntime: none\n")
-    process = begin(f"{KIT} run job.yaml --output run | head -n 1")
+    process = begin(f"set -o pipefail; {KIT} run job.yaml --output run {to}")
     _, said = process.communicate(timeout=60)
-    assert (tmp_path / "finished").exists() and history.runs()[0].state == "COMPLETED"
-    assert said.splitlines()[-1] == "kit: the run goes on, but its output is shown no more: Broken pipe"
+    assert (process.returncode, history.runs()[0].why) == (3, "local0: rank 0 (local rank 0) exited with code 3")
+    assert said.splitlines()[-1] == f"kit: the run goes on, but its output is shown no more: {why}"

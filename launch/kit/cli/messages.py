@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ def write_log(data: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(_RANK.sub(_coloured, data) if console.has_colours() else data)
     sys.stdout.flush()
+
+
+def show_log(data: bytes) -> None:
+    """Write lines of a run's log; stdout leads nowhere from then on where that fails.
+
+    The reader has gone, or the disk is full, and the run goes on.
+    """
+    try:
+        write_log(data)
+    except OSError as error:
+        with suppress(OSError):  # the same pipe
+            note(f"the run goes on, but its output is shown no more: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def log_writer(folder: str) -> Callable[[bytes], None]:

@@ -180,7 +180,7 @@ def start_here(plan: Plan, noted: Run) -> None:
     try:
         local.place_secrets(plan, folder, noted.task)
         start_s = time.monotonic()
-        code = local.run(plan, noted, messages.write_log)
+        code = local.run(plan, noted, messages.show_log)
     finally:
         secret_file.forget(folder)
     elapsed = f"{time.monotonic() - start_s:.1f} s"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Optional
 
 from kit import slurm
-from kit.base import assets, console, signals
+from kit.base import assets, signals
 from kit.base.errors import UsageError
 from kit.plan.plan import Plan
 from kit.runs import (
@@ -41,10 +41,9 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
     """Start the scripts, write their output, and return their exit code, 130 after Ctrl-C.
 
     A signal to kit reaches the ranks as TERM, and so does the end of the job's time; the stand-in
-    srun gives them ten seconds to end. Whatever ends the scripts, no rank outlives them. The run
-    goes on where nobody reads its output any more.
+    srun gives them ten seconds to end. Whatever ends the scripts, no rank outlives them.
     """
-    tail = log_copy.Tail(noted.paths, noted.id, _while_it_is_read(write))
+    tail = log_copy.Tail(noted.paths, noted.id, write)
     stopper = _Stopper()
     taken = signals.handled(stopper.receive, *signals.ending())
     with noted.paths.batch_log(noted.id).open("wb") as log, taken:
@@ -69,23 +68,6 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
         state = "COMPLETED"
     history.ended(noted, state, why)
     return code
-
-
-def _while_it_is_read(write: log_copy.Write) -> log_copy.Write:
-    """Return what writes until that fails once: the reader has gone, or the disk is full."""
-    failures: list[OSError] = []
-
-    def write_or_drop(data: bytes) -> None:
-        if failures:
-            return
-        try:
-            write(data)
-        except OSError as error:
-            failures.append(error)
-            with contextlib.suppress(OSError):  # the same pipe
-                console.note(f"the run goes on, but its output is shown no more: {error.strerror}")
-
-    return write_or_drop
 
 
 def _who_ended(run: Run, received: int) -> str:
