@@ -34,10 +34,17 @@ GPU_BRAND='' # as an image's NVIDIA_REQUIRE_CUDA has it: nvidia, tesla, geforce
 
 # probe::say FACT VALUE... - tabs and line ends are what parts fields and lines.
 probe::say() {
-  local LC_ALL=C line field # so that bytes are what bash counts
+  local line
+  probe::line "$@" 2>/dev/null # where this machine lacks the user's locale, bash says so at each return from LC_ALL=C
+  printf '%s\n' "${line}"
+}
+
+# probe::line FACT VALUE... - sets the caller's `line`: srun hands on lines of up to 1024 bytes in one piece.
+probe::line() {
+  local LC_ALL=C field # so that bytes are what bash counts
   line="$(kit::node)"
   for field in "$@"; do line+=$'\t'"${field//[$'\t\n']/ }"; done
-  printf '%s\n' "${line:0:900}" # srun hands on lines of up to 1024 bytes in one piece
+  line="${line:0:900}"
 }
 
 # probe::last - the last line of the input, for an error's words.

@@ -40,6 +40,12 @@ def test_a_line_is_never_longer_than_srun_hands_on_in_one_piece() -> None:
     assert len(line) == 900
 
 
+def test_bash_does_not_warn_at_each_fact_of_a_locale_that_the_node_lacks() -> None:
+    env = environment(KIT_RUN_DIR=str(SCRIPTS), LC_ALL="xx_XX.UTF-8")
+    done = subprocess.run(["bash", str(SCRIPTS / "probe.sh")], env=env, input="", capture_output=True, text=True, timeout=60, cwd="/")
+    assert "probe.sh: line" not in done.stderr  # a bash that starts says it once
+
+
 @pytest.mark.parametrize("kind", ["same", "other", "missing", "folder", "not asked"])
 def test_an_image_that_this_node_sees_differently_is_told(kind: str, tmp_path: Path) -> None:
     image = tmp_path / "an image.sif"
