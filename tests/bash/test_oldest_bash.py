@@ -52,10 +52,11 @@ def test_no_script_needs_a_later_bash(script) -> None:
     assert later(script.read_text()) == []
 
 
-WITH_TEMPORARY_FILES = ("contents.sh", "reach.sh")  # of kit doctor
+FILES = sorted(path for path in SCRIPTS.rglob("*") if path.is_file() and path.suffix not in (".py", ".awk"))
+WITH_TEMPORARY_FILES = ("probe.sh", "contents.sh", "reach.sh")  # of kit doctor
 
 
-@pytest.mark.parametrize("script", sorted(path for path in SCRIPTS.glob("l*/*.sh") if path.name not in WITH_TEMPORARY_FILES), ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [path for path in FILES if path.name not in WITH_TEMPORARY_FILES], ids=lambda path: path.name)
 def test_no_run_needs_a_temporary_file(script: Path) -> None:
     """Before 5.1, bash writes every here-document and `<<<` to /tmp, which may be full."""
     code = re.sub(r"(?m)(^|\s)#.*", "", script.read_text())

@@ -108,8 +108,8 @@ runtime::agree() {
   local answers
   [[ "${KIT_UNPACK:-yes}" == auto ]] || return 0
   answers="$(event::of node_ready ready.jsonl)"
-  known="$(grep -c . <<<"${answers}")" || true # fewer where the disk is full
-  mounted="$(grep -c '"mounted": "yes"' <<<"${answers}")" || true
+  known="$(grep -c . < <(printf '%s\n' "${answers}"))" || true # fewer where the disk is full
+  mounted="$(grep -c '"mounted": "yes"' < <(printf '%s\n' "${answers}"))" || true
   if ((mounted >= NNODES)); then
     KIT_UNPACK=no
     return
