@@ -109,6 +109,15 @@ def test_a_locale_that_a_node_lacks_is_warned_of_by_no_event() -> None:
     assert '"problem": "é"' in done.stdout and "events.sh" not in done.stderr, done.stderr
 
 
+def test_nor_is_it_by_the_secrets_of_each_rank(tmp_path: Path) -> None:
+    (tmp_path / "lib").symlink_to(SCRIPTS / "lib")
+    (tmp_path / ".secrets").mkdir()
+    (tmp_path / ".secrets/values").write_bytes(b"A=1\0B=\xc3\xa9\0")
+    env = environment(LC_ALL="xx_XX.UTF-8", KIT_RUN_DIR=str(tmp_path))
+    done = bash('source "${KIT_RUN_DIR}/lib/secrets.sh"; secrets::take; echo "${A}${B}"', env=env)
+    assert done.stdout == "1é\n" and done.stderr.count("\n") <= 1, done.stderr  # a bash that starts says it once
+
+
 def test_a_locales_comma_and_a_bash_without_fractions_give_seconds() -> None:
     script = (
         'source "$1"; unset EPOCHREALTIME; EPOCHREALTIME=1700000000,123456; event::now; echo "${KIT_NOW}"; unset EPOCHREALTIME; event::now; echo "${KIT_NOW}"'

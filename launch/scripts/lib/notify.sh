@@ -15,7 +15,7 @@ notify::begin() {
   if [[ -n "${KIT_NOTIFY_WEBHOOK}" ]]; then
     while IFS='' LC_ALL=C read -r -d '' kit_pair; do
       [[ "${kit_pair}" != "${KIT_NOTIFY_WEBHOOK}="* ]] || KIT_HOOK="${kit_pair#*=}"
-    done <"${KIT_SECRETS_FILE:-/dev/null}"
+    done <"${KIT_SECRETS_FILE:-/dev/null}" 2>/dev/null # of a locale that is not here, bash would warn each time
   fi
   local attempt=''
   ((KIT_ATTEMPT == 1)) || attempt=", attempt ${KIT_ATTEMPT}"

@@ -31,7 +31,8 @@ secrets::take() {
   local -r kit_options="$-"
   local kit_pair
   set +vx # a trace of these scripts is not to show them
-  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}"
+  # Of a locale that is not here, bash would warn for each of them.
+  while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}" 2>/dev/null
   [[ "${kit_options}" != *v* ]] || set -v
   [[ "${kit_options}" != *x* ]] || set -x
 }
