@@ -280,7 +280,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["build", "-t", "first"], "kit: there is no option -t\n  fix: did you mean '--name'?\n"),
         (["run", "--dry-run", "train.py"], "kit: there is no option --dry-run\n  fix: kit render writes"),
         (["runs", "--state", "failde"], "kit: there is no state failde\n  fix: did you mean 'FAILED'?\n"),
-        (["runs", "--state", "failed,failde"], "kit: there is no state failde\n  fix: did you mean 'FAILED'?\n"),
+        (["runs", "--state", "failed, failde"], "kit: there is no state failde\n  fix: did you mean 'FAILED'?\n"),
         (["runs", "-n", "5"], "kit: there is no option -n\n  fix: did you mean '--last'?\n"),
         (["status", "--state", "FAILED"], "kit: there is no option --state\n  fix: kit runs has it: kit runs --state STATE\n"),
         (["submit", "train.py", "-f"], "kit: there is no option -f\n  fix: did you mean '--follow'? an argument of the program comes last, after --\n"),

@@ -157,11 +157,12 @@ def runs(
 ) -> None:
     """List the runs of this folder, or of all folders, the newest last."""
     known = {*completion.STATES, *slurm.FINAL, *OWN}
-    wanted = state.upper().split(",") if state else []
-    for word in state.split(",") if state else ():
+    typed = [word.strip() for word in state.split(",")] if state else []
+    for word in typed:
         if word.upper() not in known:
             fix = did_you_mean(word.upper(), sorted(known), f"the usual ones: {_USUAL}")
             raise UsageError(f"there is no state {word}", fix)
+    wanted = list(map(str.upper, typed))
     found = lookup.of_folder(history.noted(), everywhere=everywhere)
     named = (run for run in found if not name or name in run.name)
     newest = list(named if wanted else itertools.islice(named, last))
