@@ -102,7 +102,7 @@ def follow_job(run: Run, view: LogView = EVERYTHING) -> None:
         _follow_here(run, view)
 
 
-def _follow_here(run: Run, view: LogView = EVERYTHING) -> None:
+def _follow_here(run: Run, view: LogView) -> None:
     job_id, folder = run.id, Path(run.folder)
     tail = view.tail(run)
     watch = Watch(
