@@ -385,6 +385,14 @@ def test_the_job_that_goes_on_stays_on_its_cluster_and_is_noted_whatever_else_sb
     assert [word for word in (run / "sbatch.said").read_text().splitlines() if "clusters" in word] == ["--clusters=b"]
 
 
+def test_a_job_that_goes_on_under_a_number_that_nobody_says_is_looked_for_by_its_user(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint", resubmit=True, header=(("job-name", "test"), ("hold", "true")))
+    stub(tmp_path / "bin", "sbatch", "echo 'thank you'\n")
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1"))
+    assert done.returncode == AGAIN and "sbatch did not say which job goes on: thank you\n  fix: find it: squeue --me" in done.stderr
+    assert not list(run.glob("log/*/continued-by")) and "local0: job  goes on" not in done.stdout + done.stderr
+
+
 # slurmctld, when it was asked how often, and what it answers. It has done what it was asked for where there is a file `requeued`.
 AWAY = 'echo "Unable to contact slurm controller (connect failure)" >&2; exit 1'
 DONE = 'touch requeued; echo "Socket timed out on send/recv operation" >&2; exit 1'

@@ -15,7 +15,6 @@ from kit.cli import elsewhere, hints
 
 # Typer's Context is Click's in older versions and its own in newer ones, so it is called Any here.
 
-
 # The panels of the help.
 START, RUN, WATCH, EXPLAIN, TIDY = "Start", "Run", "Watch", "Explain", "Tidy"
 COMMANDS = "Commands"  # of a group within the program
@@ -65,7 +64,7 @@ class Group(_Help, TyperGroup):
         """Return the command of a name. Raise UsageError with the one that was probably meant."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            fix = hints.command(ctx.command_path, name, list(self.commands))
+            fix = hints.unknown_command(ctx.command_path, name, list(self.commands))
             raise UsageError(f"there is no command '{name}'", fix)
         return super().resolve_command(ctx, args)
 

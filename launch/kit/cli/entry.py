@@ -136,7 +136,7 @@ def _usage_problem(error: Any) -> Problem:
     said = error.format_message().rstrip(".").replace("a valid int", "a whole number")
     said = said.replace("not in the range x>=", "less than ")
     if context and said.startswith("Missing argument 'RUN"):
-        return Problem("", "no run is named", hints.run(context.command_path))
+        return Problem("", "no run is named", hints.missing_run(context.command_path))
     if path == "kit rerun" and said.startswith("Got unexpected extra argument"):
         see = hints.RERUN
     return Problem("", said[:1].lower() + said[1:], see)

@@ -73,36 +73,6 @@ _OPTIONS = {
     },
     "kit submit": {"-f": f"did you mean '--follow'? {PROGRAMS_OWN}"},
 }
-RERUN = (
-    "kit rerun changes nothing; for other arguments start a new run: kit submit JOB -- ARGS, or "
-    "kit run JOB -- ARGS on this machine"
-)
-
-
-def command(group: str, name: str, known: list[str]) -> str:
-    """Return the fix for a command that does not exist."""
-    if hint := _COMMANDS.get(group, {}).get(name):
-        return hint if set(hint) & set(",;") else f"did you mean '{hint}'?"
-    return did_you_mean(name, known, f"see: {group} --help")
-
-
-def own_option(path: str, name: str) -> str:
-    """Return the fix for an option that a command does not have; empty where none is known."""
-    if path == "kit rerun" and name.startswith("--"):
-        return RERUN
-    return _OPTIONS.get(path, {}).get(name, "")
-
-
-def run(path: str) -> str:
-    """Return the fix for a command that needs a run and got none: those that may be running."""
-    if path == "kit diff":
-        return "name two: kit diff RUN RUN; kit runs lists them"
-    here = [found for found in lookup.here() if found.id]
-    if not here:
-        return "no run of this folder is running; kit runs lists all"
-    return lookup.to_name(path, here)
-
-
 # What sbatch and others call what has an option of kit's own; beside `other_names` of the keys.
 OTHER_OPTIONS = {"-D": "workdir", "--chdir": "workdir", "--volume": "mounts"}
 TOTALS = {
@@ -119,6 +89,34 @@ LACKING = dict.fromkeys(
 )
 LACKING["--grep"] = "use grep: kit logs RUN | grep WORD"
 _INHERIT = {"ALL": "all", "NONE": "none"}
+RERUN = (
+    "kit rerun changes nothing; for other arguments start a new run: kit submit JOB -- ARGS, or "
+    "kit run JOB -- ARGS on this machine"
+)
+
+
+def unknown_command(group: str, name: str, known: list[str]) -> str:
+    """Return the fix for a command that does not exist."""
+    if hint := _COMMANDS.get(group, {}).get(name):
+        return hint if set(hint) & set(",;") else f"did you mean '{hint}'?"
+    return did_you_mean(name, known, f"see: {group} --help")
+
+
+def own_option(path: str, name: str) -> str:
+    """Return the fix for an option that a command does not have; empty where none is known."""
+    if path == "kit rerun" and name.startswith("--"):
+        return RERUN
+    return _OPTIONS.get(path, {}).get(name, "")
+
+
+def missing_run(path: str) -> str:
+    """Return the fix for a command that needs a run and got none: those that may be running."""
+    if path == "kit diff":
+        return "name two: kit diff RUN RUN; kit runs lists them"
+    here = [found for found in lookup.here() if found.id]
+    if not here:
+        return "no run of this folder is running; kit runs lists all"
+    return lookup.to_name(path, here)
 
 
 def job_option(name: str, known: list[str], typed: list[str]) -> str:

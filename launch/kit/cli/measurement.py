@@ -20,6 +20,9 @@ from kit.cluster.bench.links import Slow
 from kit.plan.plan import Plan
 from kit.runs import history, lookup
 
+MOST_NODES = 12  # for a matrix; with more, only the slowest links are shown
+SLOWEST = 10
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -84,10 +87,6 @@ def _is_without_slurm() -> bool:
         return False
     messages.note("no Slurm here (no sbatch on PATH), so only on this machine, as with --local")
     return True
-
-
-MOST_NODES = 12  # for a matrix; with more, only the slowest links are shown
-SLOWEST = 10
 
 
 def lines(found: Measured, width: int) -> list[str]:

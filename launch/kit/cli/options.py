@@ -9,13 +9,14 @@ from kit.cli import completion
 from kit.config import profile_files
 
 
-def argument(metavar: str, meaning: str, default: str = "", **more: Any) -> Any:
-    return typer.Argument(metavar=metavar, help=meaning, show_default=default or True, **more)
+def argument(metavar: str, meaning: str, show_default: str = "", **more: Any) -> Any:
+    shown = show_default or True
+    return typer.Argument(metavar=metavar, help=meaning, show_default=shown, **more)
 
 
-def option(names: str, metavar: str, meaning: str, default: str = "", **more: Any) -> Any:
-    """Return an option that has a value; `default` says what holds without it."""
-    shown = default or True
+def option(names: str, metavar: str, meaning: str, show_default: str = "", **more: Any) -> Any:
+    """Return an option that has a value; `show_default` says what holds without it."""
+    shown = show_default or True
     return typer.Option(*names.split(), metavar=metavar, help=meaning, show_default=shown, **more)
 
 

@@ -240,13 +240,15 @@ preempt::sbatch() {
   )" || return
   # A site's wrapper may add lines, or drop --parsable.
   next="$(printf '%s\n' "${answer}" | sed -nE 's/^(Submitted batch job )?([0-9]+)(;.*| on cluster .*)?[[:space:]]*$/\2/p' | tail -n 1)"
-  next+="${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
-  printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
   KIT_GOES_ON=yes
+  [[ -z "${next}" ]] || next+="${SLURM_ARRAY_TASK_ID:+_${SLURM_ARRAY_TASK_ID}}"
+  [[ -z "${next}" ]] || printf '%s\n' "${next}" >"${KIT_LOG_DIR}/continued-by"
   ending::note_requeue
-  if grep -qx '#SBATCH --hold' -- "${KIT_RUN_DIR}/run_script.sh" && ! timeout 30 scontrol release "${next}"; then
+  if [[ -z "${next}" ]]; then
+    kit::error "sbatch did not say which job goes on: ${answer}" "find it: squeue --me; if it is held: scontrol release ID"
+  elif grep -qx '#SBATCH --hold' -- "${KIT_RUN_DIR}/run_script.sh" && ! timeout 30 scontrol release "${next}"; then
     kit::error "job ${next}, which is to go on, is still held" "scontrol release ${next}"
-    return 0
+  else
+    kit::say "job ${next} goes on"
   fi
-  kit::say "job ${next} goes on"
 }
