@@ -19,7 +19,7 @@ import os, signal, sys, time
 
 asked = []
 signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
-print("begins", os.path.exists("saved"), flush=True)
+os.write(1, f"begins {{os.path.exists('saved')}}\\n".encode())  # at once: two ranks write here
 while not asked and not os.path.exists("saved"):
     time.sleep(0.05)
 if asked:
