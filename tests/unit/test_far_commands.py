@@ -260,7 +260,7 @@ def test_what_a_program_will_not_find_there_is_named(far: Far, project: Path, ki
     (project / "broken").symlink_to("/scratch/of/the/cluster")
     (project / "inside").symlink_to("train.sh")
     (project / "id_ed25519").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
-    done = kit_here("bench", "job.yaml", "--dry-run")
+    done = kit_here("submit", "job.yaml", "--dry-run")
     (line,) = [line for line in done.err.splitlines() if "not copied" in line]
     assert line == f"kit: not copied to login: data -> {far.base}/data, images, notes, other -> ../data, weights.bin"
 

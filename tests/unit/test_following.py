@@ -410,7 +410,7 @@ def test_a_task_that_fails_while_it_is_followed_leaves_the_secrets_of_the_others
     monkeypatch.setattr(log_copy, "until", lambda *_: failed)
     monkeypatch.setattr(following, "say_cause", lambda _: None)
     with pytest.raises(KitError, match="job 5_1 FAILED with exit code 3"):
-        following._follow_here(replace(array, id="5_1"))
+        following._follow_here(replace(array, id="5_1"), following.EVERYTHING)
     assert sorted(path.name for path in secrets.iterdir()) == ["0", "2"]
 
 
