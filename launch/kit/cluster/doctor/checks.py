@@ -105,9 +105,7 @@ def judge(
     cluster: Inquiry, login: Node, checks: Sequence[Check], of_login: Sequence[Check]
 ) -> Result:
     """Return what the checks find on every node that answered, and on the login node."""
-    cluster = replace(
-        cluster
-    )  # a copy: the original may keep results from before all nodes answered
+    cluster = replace(cluster)  # the original may keep what was found before all had answered
     checks = [item for item in checks if item.matters(cluster)]
     result = Result({}, [], {})
     _judge(login, cluster, [item for item in of_login if item.matters(cluster)], result)

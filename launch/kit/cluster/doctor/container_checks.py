@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
 
@@ -29,7 +28,6 @@ def _uses_namespaces(cluster: Inquiry) -> bool:
     return bool(cluster.fact("user-namespaces"))
 
 
-@functools.lru_cache(maxsize=1)
 def _usual_version(cluster: Inquiry) -> str:
     needed = cluster.fact("tool")
     return cluster.usual(lambda other: other.tool(needed))
@@ -42,7 +40,7 @@ def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
         yield Found("no-runtime", f"none of {', '.join(tools)}")
         return
     needed = cluster.fact("tool")
-    version, usual = node.tool(needed), _usual_version(cluster)
+    version, usual = node.tool(needed), cluster.once(_usual_version)
     if not version:
         yield Found("missing", f"{needed} is not on PATH there", {"runtime": needed})
     elif version != usual:
@@ -70,10 +68,10 @@ def namespaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
 @check("subuid", matters=_uses_namespaces)
 def subuid(node: Node, cluster: Inquiry) -> Iterator[Found]:
     # Many sites have no ranges at all, and most jobs need none.
-    missing = [f"/etc/{kind}" for kind in ("subuid", "subgid") if not node.one(kind)[0]]
+    kinds = ("subuid", "subgid")
+    missing = [f"/etc/{kind}" for kind in kinds if not node.one(kind)[0]]
     if not missing:
         return
-    kinds = ("subuid", "subgid")
     able = next(
         (other for other in cluster.answered if all(other.one(kind)[0] for kind in kinds)), None
     )

@@ -6,11 +6,12 @@ import functools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Callable, Optional
+from typing import Any, Callable, Optional, TypeVar
 
 from kit.cluster import probe
 from kit.config import plugins
 
+Answer = TypeVar("Answer")
 LOGIN = "login"  # the column of the machine that kit runs on
 
 
@@ -74,7 +75,7 @@ class Needs:
         return probe.command(values, *(f"mount={source}" for source in self.mounts), *words)
 
 
-@dataclass(eq=False)  # one by itself, for functools.lru_cache
+@dataclass
 class Inquiry:
     """What is asked of a cluster, and what its nodes said.
 
@@ -85,6 +86,7 @@ class Inquiry:
     nodes: list[Node]
     beyond: int = 0  # free nodes that are not asked, since one job may not have so many
     unlisted: int = 0  # nodes that are well, and not among `nodes`
+    _found: dict[Any, Any] = field(default_factory=dict, init=False)  # {question: its answer}
 
     @property
     def answered(self) -> list[Node]:
@@ -96,6 +98,13 @@ class Inquiry:
     @functools.cached_property
     def _by_name(self) -> dict[str, Node]:
         return {node.name: node for node in self.nodes}
+
+    def once(self, find: Callable[[Inquiry], Answer]) -> Answer:
+        """Return what a function finds in all nodes, which it does the first time alone."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        found: Answer = self._found[find]
+        return found
 
     def usual(self, value: Callable[[Node], str]) -> str:
         """Return the most frequent value of the nodes that have one; "" if none has."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
@@ -44,7 +43,6 @@ def _failed(node: Node, cluster: Inquiry) -> Ways:
     return found
 
 
-@functools.lru_cache(maxsize=1)
 def _shut(cluster: Inquiry) -> dict[str, Ways]:
     """Return {node that nobody reaches: the ways from others}: the others need not report it."""
     found: dict[str, Ways] = {}
@@ -62,7 +60,7 @@ def _several(cluster: Inquiry) -> bool:
 def ports(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if node.one("listener")[0] == "failed":
         yield Found("taken", node.one("listener", 2)[1])
-    shut = _shut(cluster)
+    shut = cluster.once(_shut)
     if ways := shut.get(node.name):
         others = sorted(ways)
         yield Found("shut", _words(ways[others[0]]), {"others": hostlist.fold(others)})
@@ -100,7 +98,6 @@ def _seen_interfaces(node: Node, _: Inquiry) -> str:
     return ", ".join([*node.interfaces(), *([f"{rdma} RDMA ports"] if rdma else [])])
 
 
-@functools.lru_cache(maxsize=1)
 def _usual_rdma(cluster: Inquiry) -> str:
     return cluster.usual(lambda other: str(active_rdma(other)))
 
@@ -113,7 +110,7 @@ def interfaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
         wanted = cluster.asked.interfaces
         evidence = f"it has {', '.join(known) or 'none but loopback'}"
         yield Found("unmatched" if wanted else "none", evidence, {"wanted": wanted})
-    own, usual = active_rdma(node), int(_usual_rdma(cluster))
+    own, usual = active_rdma(node), int(cluster.once(_usual_rdma))
     if own < usual:
         yield Found("rdma", f"{own} active, others have {usual}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
 
@@ -49,7 +48,6 @@ def bash(node: Node, _: Inquiry) -> Iterator[Found]:
         yield Found("old", f"bash {version}")
 
 
-@functools.lru_cache(maxsize=1)
 def _usual_cgroups(cluster: Inquiry) -> str:
     return cluster.usual(lambda other: other.one("cgroups")[0])
 
@@ -57,7 +55,7 @@ def _usual_cgroups(cluster: Inquiry) -> str:
 @check("cgroups", seen=lambda node, _: node.one("cgroups")[0])
 def cgroups(node: Node, cluster: Inquiry) -> Iterator[Found]:
     version, inside = node.one("cgroups", 2)
-    usual = _usual_cgroups(cluster)
+    usual = cluster.once(_usual_cgroups)
     if version != usual:
         yield Found("differ", f"{version}, others have {usual}")
     elif cluster.asked.config.get("ProctrackType") == "proctrack/cgroup" and inside in ("", "0"):
