@@ -11,7 +11,7 @@ from kit.base.errors import Problems, UsageError, warn
 from kit.cluster import check
 from kit.config import job_file
 from kit.config.job import Job
-from kit.config.yaml_source import Located
+from kit.config.yaml_source import Located, is_option
 from kit.plan import preemption, resolve, this_machine
 from kit.plan.plan import Plan
 from kit.runs import run_dir
@@ -63,7 +63,7 @@ class JobRequest:
         options = {
             name: item
             for name, item in (job.slurm or {}).items()
-            if name not in _WAITS or item.where.startswith("--")
+            if name not in _WAITS or is_option(item.where)
         }
         return replace(job, slurm=options)
 

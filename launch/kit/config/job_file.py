@@ -21,7 +21,7 @@ from kit.config import (
     yaml_source,
 )
 from kit.config.job import KEYS, Job
-from kit.config.yaml_source import Located
+from kit.config.yaml_source import Located, is_option
 from kit.files import safe_read
 
 # What runs where the job has lines of bash; in its run directory, they are in a file of that name.
@@ -75,7 +75,7 @@ def without(job: Job, names: Iterable[str], command: str, problems: Problems) ->
     unset: dict[str, Any] = dict.fromkeys(names)
     unset.update(dict.fromkeys(_left_alone(replace(job, **unset), unset)))
     for where in (job.places.get(name, "") for name in unset):
-        if where.startswith("--"):
+        if is_option(where):
             problems.add(where, f"kit {command} does not use it", "leave it out")
     return replace(job, **unset)
 

@@ -25,7 +25,7 @@ from kit.config import secrets as secret_sources
 from kit.config.bandwidth_target import Expectation
 from kit.config.keys import key
 from kit.config.secrets import Secret
-from kit.config.yaml_source import Located
+from kit.config.yaml_source import Located, is_option
 
 HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
 PYTHON = re.compile(r"(module (load|add)( [A-Za-z0-9_./+-]+)+|(?!module )[A-Za-z0-9_./+ -]*)")
@@ -204,6 +204,6 @@ def _find(name: str, where: str) -> Path:
         return path
     known = profile_files.names()
     listing = f"the profiles are {', '.join(known)}; yours belong in {places[0]}"
-    if where and not where.startswith("--"):  # in a job file, which kit init may have written
+    if where and not is_option(where):  # in a job file, which kit init may have written
         listing = f"run kit init here, or remove the line `cluster: {name}`; {listing}"
     raise UsageError(f"unknown cluster '{name}'", did_you_mean(name, known, listing), where=where)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from kit.base.errors import closest, did_you_mean
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
+from kit.config.yaml_source import is_option
 from kit.files import safe_read
 
 
@@ -50,7 +51,7 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
     `where` is the place that names the image: job.yaml:2 or --image.
     """
     base = os.getcwd()
-    if not where.startswith("--"):
+    if not is_option(where):
         base = os.path.dirname(os.path.abspath(where.rpartition(":")[0]))
     word = os.path.relpath(path, base)
     first = os.path.join(base, word.partition("/")[0])

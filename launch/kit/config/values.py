@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional, Union
 
 from kit.base.errors import Problems
 from kit.config import paths, token_check
-from kit.config.yaml_source import Located
+from kit.config.yaml_source import Located, is_option
 from kit.slurm import numbers, task_numbers
 
 # --time of sbatch: M, M:S, H:M:S, and D-H[:M[:S]]
@@ -161,7 +161,7 @@ def _time_in_words(text: str, where: str) -> str:
     if not parts or re.sub(r"\d+\s*[dhms][a-z]*|\s|,", "", text.lower()):
         return ""
     time = numbers.time_limit(sum(int(count) * _SECONDS[unit] for count, unit in parts))
-    return f"write {where} {time}" if where.startswith("--") else f'write `time: "{time}"`'
+    return f"write {where} {time}" if is_option(where) else f'write `time: "{time}"`'
 
 
 def duration(given: Located, problems: Problems) -> Optional[int]:

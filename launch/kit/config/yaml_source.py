@@ -28,6 +28,11 @@ class Located(NamedTuple):
         return self.value if isinstance(self.value, list) else [self]
 
 
+def is_option(where: str) -> bool:
+    """Return whether a place is an option of the command line, and no line of a file."""
+    return where.startswith("--")
+
+
 def refuse_unknown(
     given: dict[str, Located], known: Collection[str], what: str, problems: Problems
 ) -> None:

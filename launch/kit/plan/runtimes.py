@@ -16,6 +16,7 @@ from kit.config import expansion, image_files, plugins, suggest
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
+from kit.config.yaml_source import is_option
 from kit.plan import staging
 
 
@@ -31,13 +32,13 @@ def runtime(
     if name is None or name == "auto":
         name, why = _by_itself(kind, cluster, without_slurm=job.without_slurm)
     found = plugin("runtimes", name, job.where("runtime"), problems)
-    is_typed = all(job.where(key).startswith("--") for key in ("runtime", "image"))
+    is_typed = all(is_option(job.where(key)) for key in ("runtime", "image"))
     if job.runtime == "none" and job.image and is_typed:
         problem = "the runtime none uses no image, and --image names one"
         problems.add("--runtime", problem, "leave one of them out")
     if found and found.name != "none":
         _check_image(job, kind, found, problems, is_dry=is_dry)
-    elif found and not job.where("runtime").startswith("--"):  # else it is a rehearsal
+    elif found and not is_option(job.where("runtime")):  # else it is a rehearsal
         _warn_of_no_container(job, problems)
     return found, why
 
@@ -170,7 +171,7 @@ def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is
         where_runtime = job.where("runtime")
         example = "docker://NAME" if "docker://" in accepted else f"NAME{accepted[0]}"
         fix = f"name one: `image: {example}`, or use `runtime: none`"
-        if where_runtime.startswith("--"):
+        if is_option(where_runtime):
             fix = f"name one: --image {example}, or use --runtime none"
         problems.add(where_runtime, f"the runtime {runtime.name} needs an image", fix)
     elif "://" not in kind and not os.path.exists(str(job.image)):

@@ -11,7 +11,7 @@ from kit.base import assets
 from kit.base.errors import Problems, UsageError
 from kit.config import bandwidth_target, job_file
 from kit.config.job import Job
-from kit.config.yaml_source import Located
+from kit.config.yaml_source import Located, is_option
 from kit.plan import preemption
 from kit.plan.plan import Plan, Snapshot
 from kit.plan.run_paths import RunPaths
@@ -60,7 +60,7 @@ def load(
     job = job_file.without(job, left_out, "bench", problems)
     time = job.time if "time" in overrides else TIME
     slurm = dict(job.slurm or {})
-    if not slurm.get("time-min", Located("", "")).where.startswith("--"):
+    if not is_option(slurm.get("time-min", Located("", "")).where):
         slurm["time-min"] = Located("no", "")  # it is for the training, and longer
     return replace(job, name=name, launcher=launcher, time=time, slurm=slurm, code="live")
 
