@@ -192,6 +192,11 @@ LOCAL = {
     ),
     "module-missing": Case("module-missing", failing("import flash_attn")),
     "library-missing": Case("library-missing", failing("ctypes.CDLL('libnccl-net.so.2')", "import ctypes\n")),
+    "file-of-a-package-alone": Case(
+        "not-a-module",
+        job="command: [python, model/train.py]\nlauncher: srun\nprocesses_per_node: 2\n",
+        before="mkdir -p model && echo 'from .layers import Block' >model/train.py && touch model/__init__.py model/layers.py",
+    ),
     "name-not-in-module": Case("import-failed", failing("from collections import Mapping")),
     "syntax": Case("syntax-error", "import os\nprint(f'epoch {os.environ['RANK'}')\n"),
     "arguments": Case(

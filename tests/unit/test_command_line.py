@@ -324,6 +324,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
                 "--ntasks-per-node=1": "leave it out: it was for torchrun, which kit starts once on each node",
                 "--export=ALL": "kit calls it --inherit: --inherit all",
                 "--wrap x": "write the lines into a job file, below `script: |`",
+                "-m small": "an argument of the program comes last, after --: kit submit train.py -- -m small",
                 "--gpus 8": "Slurm counts them for the whole job, kit for each node: --gpus-per-node N",
                 "-n 2": "Slurm counts them for the whole job, kit for each node: --processes-per-node N",
                 "-G 2": "Slurm counts them for the whole job, kit for each node: --gpus-per-node N",
@@ -341,6 +342,10 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (
             ["submit", "--nodes", "2", "train.py", "--lr", "1"],
             "kit: there is no option --lr\n  fix: an argument of the program comes last, after --: kit submit --nodes 2 train.py -- --lr 1\n",
+        ),
+        (
+            ["run", "-j", "1x2", "-m", "pkg.train"],
+            "kit: there is no option -m\n  fix: a module is a command, and comes last: kit run -- python -m pkg.train\n",
         ),
         (
             ["submit", "--verbose", "train.py"],

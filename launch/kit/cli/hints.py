@@ -82,6 +82,11 @@ TOTALS = {
     "--gpus": "gpus_per_node",
     "--gpu": "gpus_per_node",
 }
+_BY_ANOTHER_WAY = {
+    "--ntasks-per-gpu": "kit counts ranks for each node: --processes-per-node N",
+    "-o": "the logs are in the run directory, which --output DIR names",
+    "--wrap": "write the lines into a job file, below `script: |`",
+}
 # What other tools have, and why kit has not.
 LACKING = dict.fromkeys(
     ("--since", "--until", "--timestamps"),
@@ -130,17 +135,15 @@ def job_option(name: str, known: list[str], typed: list[str]) -> str:
     if name in TOTALS:
         own = option_name(TOTALS[name])
         return f"Slurm counts them for the whole job, kit for each node: {own} N"
-    if name == "--ntasks-per-gpu":
-        return "kit counts ranks for each node: --processes-per-node N"
-    if name == "-o":
-        return "the logs are in the run directory, which --output DIR names"
+    if name in _BY_ANOTHER_WAY:
+        return _BY_ANOTHER_WAY[name]
     value = _value_of(name, typed)
     if name == "--ntasks-per-node" and value == "1":
         return "leave it out: it was for torchrun, which kit starts once on each node"
     if name == "--export":
         return f"kit calls it --inherit: --inherit {_INHERIT.get(value, value or 'all')}"
-    if name == "--wrap":
-        return "write the lines into a job file, below `script: |`"
+    if name == "-m" and value and not any(map(os.path.isfile, typed)):  # else it is the program's
+        return f"a module is a command, and comes last: kit {typed[0]} -- python -m {value}"
     if own := _kits_own(name, value):
         return own
     is_short = re.fullmatch("-[A-Za-z]", name)
