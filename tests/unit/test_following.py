@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +23,7 @@ from kit.slurm import client
 import event_lines
 from far_side import Slurm
 from plans import noted_run, plan_of, recorded
+from samples import ROOT
 
 
 class Clock:
@@ -434,3 +438,14 @@ def test_what_filters_the_users_own_questions_filters_none_of_kits(monkeypatch: 
         monkeypatch.setenv(name, value)
     names = {name for name in client.environment() if name.startswith(("S", "SLURM"))}
     assert finders.keys() <= names and not {name for name in names if name.startswith(("SQUEUE", "SCANCEL", "SACCT", "SINFO", "SLURM_J"))}
+
+
+def test_a_run_keeps_its_exit_code_where_kit_is_upgraded_meanwhile(tmp_path: Path) -> None:
+    """What explains a failure is loaded after it: days later its files may be those of another version, or gone."""
+    shutil.copytree(ROOT / "launch/kit", tmp_path / "launch/kit", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "launch/scripts").symlink_to(ROOT / "launch/scripts")
+    (tmp_path / "train.py").write_text(f"import shutil\nshutil.rmtree({str(tmp_path / 'launch/kit/diagnose')!r})\nraise SystemExit(42)\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "launch"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "kit", "run", "train.py", "--launcher", "srun", "--runtime", "none"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 42 and "internal error" not in done.stderr, done.stderr

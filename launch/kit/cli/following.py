@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional, Union
@@ -136,12 +136,13 @@ def _follow_here(run: Run, view: LogView) -> None:
 
 def say_cause(job_id: str) -> None:
     """Say which rank failed first, and why; nothing where that is not known."""
-    # Imported here: only a run that fails needs it.
-    from kit.diagnose.why import report
+    try:
+        # Imported here: only a run that fails needs it.
+        from kit.diagnose.why import report
 
-    with suppress(KitError):
         found = report.why(job_id)
-        if not found.cause:
-            return
+    except Exception:  # not KitError alone: kit may have been upgraded while the run went on
+        return
+    if found.cause:
         who = f"rank {found.rank} on {found.node}: " if found.node else ""
         messages.say(f"{who}{found.title} ({found.cause})\n  fix: {found.fix}")
