@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -162,6 +163,29 @@ def test_a_lost_answer_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.M
     assert kit.submit("train.py", nodes=3).id == "1002"  # another call
     assert kit.submit("train.py", nodes=2).id == "1001"
     assert list(fake.jobs()) == ["1001", "1002"]
+
+
+def test_a_call_that_the_programs_own_time_limit_cuts_off_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Airflow and pytest-timeout limit a task: by a signal whose handler raises. The program lives on, and tries once more."""
+    fake = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
+    monkeypatch.setenv("PATH", fake.path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    try:
+        fake.script("sbatch", 'take; kill -ALRM "${PPID}"; exec sleep 60')
+        with pytest.raises(TimeoutError):
+            kit.submit("train.py", nodes=2)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    fake.script("sbatch", "")
+    assert kit.submit("train.py", nodes=2).id == "1001"
+    assert list(fake.jobs()) == ["1001"]
 
 
 def test_a_job_is_loaded_and_rendered_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent) -> None:

@@ -82,6 +82,9 @@ def submit(plan: Plan, run: Path, options: list[str], say: Callable[[Run], None]
     except BaseException:
         if not is_asked:
             run_dir.give_up(run)
+        else:
+            with suppress(OSError, KitError):  # this process may live on, and call submit again
+                run_dir.update(run, {"pid": 0})
         raise
     return noted
 
@@ -109,8 +112,6 @@ def _found(noted: Run, unsure: slurm.Unsure) -> slurm.Job:
             run_dir.give_up(Path(noted.folder))
             raise KitError(said.problem, said.fix) from None
     if not found:
-        with suppress(OSError, KitError):  # this process may live on, and call submit again
-            run_dir.update(Path(noted.folder), {"pid": 0})
         raise slurm.Unsure(
             f"{said.problem}; whether Slurm has the job is not known yet", AGAIN
         ) from None

@@ -165,6 +165,8 @@ def run(
             "it may have been done all the same: squeue --me; is slurmctld up? scontrol ping",
         ) from None
     except OSError as error:
+        if error.errno is None:  # a program's own time limit: a TimeoutError by its signal handler
+            raise
         raise _not_started(command[0], error) from None
 
 
