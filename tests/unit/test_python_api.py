@@ -258,6 +258,18 @@ def test_wrong_values_are_refused_with_a_fix(keys: dict[str, object], message: s
     assert silent()
 
 
+def test_the_words_of_a_list_may_be_numbers_and_one_text_is_no_list(job: Path, fake_slurm: Slurm) -> None:
+    """Python would take the text for the list of its letters, and each would be an argument of the program."""
+    assert kit.load("train.py", ["--lr", 0.1]).command == ("train.py", "--lr", "0.1")
+    with pytest.raises(kit.UsageError) as caught:
+        kit.load("train.py", "--lr 0.1")
+    assert str(caught.value) == "kit: kit.load(): arguments: expected a list, not '--lr 0.1'\n  fix: write arguments=['--lr', '0.1']"
+    first = kit.submit(job)
+    with pytest.raises(kit.UsageError, match=f"after: expected a list, not '{first.id}'"):
+        kit.submit(job, after=first.id)
+    assert len(fake_slurm.calls("sbatch")) == 1
+
+
 def test_what_a_user_should_know_is_a_warning_of_pythons(job: Path, silent) -> None:
     with pytest.warns(kit.KitWarning, match="processes_per_node"):
         kit.render(job, processes_per_node=4, gpus_per_node=2, output="x")

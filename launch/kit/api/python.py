@@ -62,8 +62,9 @@ def submit(
     """
     request = _request("submit", target, arguments, keys)
     plan = _plan(request, output, Use(asks_site=True))
-    options, _ = dependencies.resolve(list(after), plan, ask=True)
-    words = ["kit.submit", str(target), *arguments, *after, repr(sorted(keys.items()))]
+    waits = _words("submit", "after", after)
+    options, _ = dependencies.resolve(waits, plan, ask=True)
+    words = ["kit.submit", str(target), *request.arguments, *waits, repr(sorted(keys.items()))]
     run = submitting.earlier(plan, words)
     if run is None:
         plan = package_store.bring(plan)
@@ -93,7 +94,16 @@ def _request(
 ) -> JobRequest:
     where = f"kit.{function}()"
     overrides = {key: _located(value, where) for key, value in keys.items() if value is not None}
-    return JobRequest(None if target is None else os.fspath(target), list(arguments), overrides)
+    words = _words(function, "arguments", arguments)
+    return JobRequest(None if target is None else os.fspath(target), words, overrides)
+
+
+def _words(function: str, name: str, given: Sequence[str]) -> list[str]:
+    """Return the words of a list. Raise UsageError for one text: its letters would be the words."""
+    if isinstance(given, str):
+        problem = f"{name}: expected a list, not {given!r}"
+        raise UsageError(problem, f"write {name}={given.split()!r}", where=f"kit.{function}()")
+    return [str(word) for word in given]
 
 
 def _located(value: Any, where: str) -> Located:
