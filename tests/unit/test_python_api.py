@@ -12,6 +12,7 @@ import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Callable
 
 import kit
@@ -277,6 +278,17 @@ def test_what_a_user_should_know_is_a_warning_of_pythons(job: Path, silent) -> N
         warnings.simplefilter("error")
         kit.render(job, output="y")
     assert silent()
+
+
+@pytest.mark.parametrize("stderr", [None, SimpleNamespace(write=len, flush=bool)], ids=["closed", "a logger"])
+def test_a_program_may_have_no_stderr_or_put_a_logger_in_its_place(stderr: object, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = job.with_name("image.sif")
+    image.write_bytes(b"an image")
+    sha256 = "0f2a3ae33b6f98ffc3de5e2f1a2b5cf0a4b5ae8d7a2c7e5d1a0f3cbd4e5f6a7b"
+    image.with_suffix(".json").write_text(json.dumps({"file": "image.sif", "sha256": sha256, "size": 8}))
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with pytest.raises(kit.KitError, match="is not the file that was built"):  # it was read for that
+        kit.render(job, image=str(image), runtime="apptainer")
 
 
 def test_a_cluster_elsewhere_is_refused(far: Far, silent) -> None:

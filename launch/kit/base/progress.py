@@ -25,7 +25,8 @@ class Progress:
 
     def __init__(self, what: str, total: int) -> None:
         self.what, self.total, self.done = what, total, 0
-        self.terminal = sys.stderr.isatty()
+        # A program that imports kit may have put something else in the place of stderr, or nothing.
+        self.terminal = console.is_of_a_command() and sys.stderr.isatty()
         self.start = self.shown = time.monotonic()
         self.drawn = ""
 
