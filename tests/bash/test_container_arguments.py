@@ -88,6 +88,20 @@ def test_apptainer_unpacks_in_the_jobs_temporary_folder(tool: str, own: str, sit
     assert f"{own}={expected}" in done.stdout.splitlines(), done.stderr
 
 
+@pytest.mark.parametrize(("tool", "own"), [("apptainer", "APPTAINER_TMPDIR"), ("singularity", "SINGULARITY_TMPDIR")])
+def test_apptainer_starts_in_turkish_whose_capital_i_has_a_dot(tool: str, own: str, tmp_path: Path) -> None:
+    made = shutil.which("localedef") and subprocess.run(
+        ["localedef", "--no-archive", "-i", "tr_TR", "-f", "UTF-8", tmp_path / "tr_TR.utf8"], capture_output=True, timeout=120
+    )
+    if not made or made.returncode:
+        pytest.skip("the sources of locales are not installed")
+    stub(tmp_path / "bin", tool, "exec env\n")
+    env = {**environment(tmp_path / "bin", **settings(tool)), "TMPDIR": "/job", "LC_ALL": "tr_TR.UTF-8", "LOCPATH": str(tmp_path)}
+    assert bash('x=i; echo "${x^^}"', env=env).stdout == "İ\n"
+    done = bash(EXEC, "runtime::exec", "true", env=env)
+    assert f"{own}=/job" in done.stdout.splitlines(), done.stderr
+
+
 @pytest.mark.parametrize(("device", "option"), [("/dev/kfd", "--rocm"), ("/dev/nvidiactl", "--nv"), ("/dev/dxg", "--nv")])
 def test_apptainer_brings_a_gpus_libraries_along_where_its_driver_is(device: str, option: str, tmp_path: Path) -> None:
     stub(tmp_path / "bin", "apptainer", 'printf "%s\\n" "$@"\n')

@@ -12,7 +12,7 @@ sif::check() {
 # sif::exec TOOL CMD... - becomes CMD in a container of KIT_IMAGE.
 sif::exec() {
   local -r kit_tool="$1"
-  local -r kit_temporary="${kit_tool^^}_TMPDIR"
+  local -r kit_temporary="$(LC_ALL=C && printf '%s' "${kit_tool^^}")_TMPDIR" # Turkish has another capital i
   shift
   [[ -z "${TMPDIR:-}" ]] || export "${kit_temporary}=${!kit_temporary:-${TMPDIR}}"
   environment::forget_host
