@@ -31,6 +31,14 @@ def test_a_run_of_a_cluster_is_found_behind_a_line_that_was_cut_off(tmp_path: Pa
     assert [record.id for record in records.records()] == ["1", "2"]
 
 
+def test_a_run_of_a_cluster_is_found_whose_secrets_another_version_wrote_in_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    facts = {"cluster": "far", "here": "/project", "folder": "/runs/1", "id": "1", "secrets": [["WANDB_API_KEY", "env", "WANDB_API_KEY"]]}
+    for changed in ({}, {"folder": "/runs/2", "cluster": 5}, {"folder": "/runs/3", "here": None}):
+        json_lines.append(tmp_path / "kit/elsewhere.jsonl", {**facts, **changed})
+    assert records.records() == [Record("far", "/project", "/runs/1", "1")]
+
+
 def test_of_a_file_that_has_grown_for_years_the_last_lines_are_read(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     json_lines.append(file, {"number": 1})
