@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
-from kit.base.errors import KitWarning
+from kit.base.errors import KitError, KitWarning
 from kit.files import json_lines
+from kit.files.digests import Digests
 from kit.remote import records
 from kit.remote.records import Record
 
@@ -37,6 +39,23 @@ def test_a_run_of_a_cluster_is_found_whose_secrets_another_version_wrote_in_anot
     for changed in ({}, {"folder": "/runs/2", "cluster": 5}, {"folder": "/runs/3", "here": None}):
         json_lines.append(tmp_path / "kit/elsewhere.jsonl", {**facts, **changed})
     assert records.records() == [Record("far", "/project", "/runs/1", "1")]
+
+
+def test_nothing_is_noted_in_a_folder_called_tilde_where_nobody_knows_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has a number alone."""
+
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KitError, match="HOME is not set"):
+        records.add(Record("far", "/project", "/runs/1", "1"))
+    with pytest.raises(KitError, match="HOME is not set"):
+        Digests("images", 10)
+    assert not any(tmp_path.iterdir())
 
 
 def test_of_a_file_that_has_grown_for_years_the_last_lines_are_read(tmp_path: Path) -> None:

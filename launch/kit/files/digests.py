@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
-from kit.files import replace, safe_read
+from kit.files import notes, replace, safe_read
 
 
 def cache() -> Path:
     """Return this user's folder for what kit can make again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kit")
+    return notes.below_home("XDG_CACHE_HOME", ".cache")
 
 
 class Digests:
