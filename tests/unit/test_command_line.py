@@ -369,6 +369,13 @@ def test_without_slurm_submission_says_so_and_leaves_nothing(kit, tmp_path: Path
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [".gitignore"]
 
 
+def test_a_folder_that_was_removed_under_its_user_is_named(tmp_path: Path) -> None:
+    """As CI systems do: they remove a workspace, and make it again."""
+    command = f"mkdir ws && cd ws && rmdir ../ws && {shlex.quote(sys.executable)} -m kit status 4711"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=unmeasured(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, 'kit: the current folder was removed\n  fix: go to another one; if it was made again: cd "$PWD"\n')
+
+
 def imported(folder: Path, *arguments: str) -> set[str]:
     """The modules that such a command loads."""
     command = [sys.executable, "-X", "importtime", "-m", "kit", *arguments]

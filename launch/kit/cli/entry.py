@@ -113,8 +113,11 @@ def report(error: Exception) -> int:
         raise error
     if isinstance(error, OSError):
         file = f"{error.filename}: " if error.filename else ""
-        fix = "check that path, its rights, and free space"
-        print(Problem("", f"{file}{error.strerror}", fix), file=sys.stderr)
+        problem, fix = f"{file}{error.strerror}", "check that path, its rights, and free space"
+        if isinstance(error, FileNotFoundError) and not file:  # os.getcwd() names no path
+            problem = "the current folder was removed"
+            fix = 'go to another one; if it was made again: cd "$PWD"'
+        print(Problem("", problem, fix), file=sys.stderr)
     else:
         fix = "please report it, with what KIT_TRACEBACK=1 in the environment adds"
         print(Problem("", f"internal error: {error!r}", fix), file=sys.stderr)
