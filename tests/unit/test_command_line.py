@@ -365,7 +365,8 @@ def test_wrong_options_end_in_one_line_and_code_two(arguments: list[str], messag
 def test_without_slurm_submission_says_so_and_leaves_nothing(kit, tmp_path: Path, program: Path) -> None:
     done = kit("submit", "train.py", check=False, PATH="/usr/bin:/bin")
     assert done.returncode == 1
-    assert done.stderr == "kit: sbatch is not installed here\n  fix: submit from a login node of the cluster; on this machine only: kit run\n"
+    fix = "submit from a login node, with Slurm's commands on PATH; on this machine only: kit run"
+    assert done.stderr == f"kit: sbatch is not installed here\n  fix: {fix}\n"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [".gitignore"]
 
 

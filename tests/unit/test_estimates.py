@@ -208,7 +208,8 @@ def test_without_slurm_it_says_so(slurm: Path, capsys, monkeypatch) -> None:
     job("")
     (slurm / "sinfo").unlink()
     code, _, err = when(capsys, monkeypatch, "job.yaml")
-    assert (code, err) == (1, "kit: sinfo is not installed here\n  fix: submit from a login node of the cluster; on this machine only: kit run\n")
+    fix = "submit from a login node, with Slurm's commands on PATH; on this machine only: kit run"
+    assert (code, err) == (1, f"kit: sinfo is not installed here\n  fix: {fix}\n")
 
 
 @pytest.mark.parametrize(("text", "own"), [("", "gpu"), ("slurm: {partition: cpu}", "cpu")])

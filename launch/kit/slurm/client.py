@@ -178,7 +178,8 @@ def flags(options: dict[str, str]) -> list[str]:
 def _not_started(command: str, error: OSError) -> KitError:
     """Return the error for a command that is not installed, or cannot be started."""
     if isinstance(error, FileNotFoundError):
-        fix = "submit from a login node of the cluster; on this machine only: kit run"
+        login = "submit from a login node, with Slurm's commands on PATH"
+        fix = f"{login}; on this machine only: kit run"
         return KitError(f"{command} is not installed here", fix)
     return KitError(f"{command} cannot be started: {error.strerror}", f"see: type -a {command}")
 
