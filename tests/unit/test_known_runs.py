@@ -328,7 +328,8 @@ def test_an_equal_submission_whose_kit_was_killed_is_found(fake: ScriptedSlurm, 
     process.kill()
     process.wait()
     (tmp_path / "slurm/go").touch()
-    assert "did submit job 1001, though its answer was lost" in call("submit", "train.py")[1]
+    _, out, errors = call("submit", "train.py", "--parsable")
+    assert out == "1001\n" and "did submit job 1001, though its answer was lost" in errors
     assert list(noted().values()) == ["1001"] and len(fake.calls("sbatch")) == 1
 
 

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 from kit.api.handle import RunHandle
 from kit.api.job_request import JobRequest, Use
-from kit.base.errors import KitError, UsageError
+from kit.base.errors import KitError, UsageError, warn
 from kit.config import profiles
 from kit.config.job import Job
 from kit.config.yaml_source import Located
@@ -66,7 +66,9 @@ def submit(
     options, _ = dependencies.resolve(waits, plan, ask=True)
     words = ["kit.submit", str(target), *request.arguments, *waits, repr(sorted(keys.items()))]
     run = submitting.earlier(plan, words)
-    if run is None:
+    if run:
+        warn(f"kit: {submitting.not_again(run)}")
+    else:
         plan = package_store.bring(plan)
         folder = run_dir.write(plan)
         run_dir.update(folder, {"invocation": tuple(words)})

@@ -121,10 +121,9 @@ def is_submitted_already(plan: Plan, answer: Answer) -> bool:
     """
     earlier = submitting.earlier(plan, sys.argv)
     if earlier:
-        said = (
-            f"the same command of {formats.ago(earlier.created_s)} did submit job {earlier.id},"
-            " though its answer was lost: nothing is submitted now"
-        )
+        said = submitting.not_again(earlier)
+        if answer.as_json or answer.parsable:
+            messages.note(said)
         answer.give(earlier, said)
         following.see_off(earlier, follow_it=answer.follow_it)
     return earlier is not None

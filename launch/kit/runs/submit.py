@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from kit import slurm
-from kit.base import signals
+from kit.base import formats, signals
 from kit.base.errors import KitError, warn
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
@@ -215,6 +215,14 @@ def earlier(plan: Plan, invocation: list[str]) -> Optional[Run]:
     unsettled = history.runs(lambda run: run.is_unsettled)
     same = [run for run in unsettled if _is_same(run, plan, invocation)]
     return next(filter(None, map(give_up, same)), None)
+
+
+def not_again(run: Run) -> str:
+    """Return what a user has to know of the run that an earlier call of a command submitted."""
+    return (
+        f"the same command of {formats.ago(run.created_s)} did submit job {run.id}, though its"
+        " answer was lost: nothing is submitted now, and what you have changed since is not in it"
+    )
 
 
 def _is_same(run: Run, plan: Plan, invocation: list[str]) -> bool:
