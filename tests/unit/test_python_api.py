@@ -191,6 +191,20 @@ def test_a_call_that_the_programs_own_time_limit_cuts_off_is_not_a_second_job(tm
     assert list(fake.jobs()) == ["1001"]
 
 
+@pytest.mark.filterwarnings("ignore:.*sbatch has been asked")
+def test_a_job_is_named_whose_submission_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the button of a notebook, whose user knows of no job then."""
+    fake = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
+    monkeypatch.setenv("PATH", fake.path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    fake.script("sbatch", 'take; kill -INT "${PPID}"; echo "${id}"')
+    with pytest.warns(kit.KitWarning, match="submitted job 1001 before that; to end it: kit cancel 1001"), pytest.raises(KeyboardInterrupt):
+        kit.submit("train.py")
+    assert kit.find().id == "1001"
+
+
 def test_a_job_is_loaded_and_rendered_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

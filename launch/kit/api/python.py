@@ -18,6 +18,7 @@ from kit.plan.plan import Plan
 from kit.remote import records
 from kit.runs import array_status, dependencies, run_dir
 from kit.runs import submit as submitting
+from kit.runs.history import Run
 
 Target = Union[str, "os.PathLike[str]", None]
 
@@ -72,8 +73,19 @@ def submit(
         plan = package_store.bring(plan)
         folder = run_dir.write(plan)
         run_dir.update(folder, {"invocation": tuple(words)})
-        run = submitting.submit(plan, folder, options, lambda _: None)
+        run = _submitted(plan, folder, options)
     return RunHandle(run.id, run.name, Path(run.folder))
+
+
+def _submitted(plan: Plan, folder: Path, options: list[str]) -> Run:
+    """Submit a run directory. Where a signal ends the call then, say which job there is."""
+    noted: list[Run] = []
+    try:
+        return submitting.submit(plan, folder, options, noted.append)
+    except BaseException:
+        for run in noted:
+            warn(f"kit: submitted job {run.id} before that; to end it: kit cancel {run.id}")
+        raise
 
 
 def find(run: Target = None, *, task: Optional[int] = None) -> RunHandle:
