@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -362,3 +363,26 @@ def test_the_documented_notebook_runs(job: Path, fake_slurm: Slurm, monkeypatch:
     said = capfd.readouterr().out
     assert said.startswith("1001 PENDING\n") and re.search(r"^the best of 3: 0.1, \S+/runs/lr-0.1-", said, re.MULTILINE)
     assert json.loads((job.parent / "runs").joinpath(sorted(os.listdir("runs"))[-1], "run.json").read_text())["invocation"][0] == "kit.submit"
+
+
+def test_a_program_that_has_loaded_kit_before_an_upgrade_is_told_to_start_again(tmp_path: Path) -> None:
+    """Its Python is the old one, and the scripts on the disk are new."""
+    shutil.copytree(ROOT / "launch/kit", tmp_path / "launch/kit", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "launch/scripts").symlink_to(ROOT / "launch/scripts")
+    (tmp_path / "train.py").touch()
+    file = tmp_path / "launch/kit/base/assets.py"
+    program = f"""
+import kit, pathlib, sys
+kit.render("train.py", runtime="none")
+file = pathlib.Path({str(file)!r})
+content = file.read_text()
+file.unlink()
+file.write_text(content)
+try:
+    kit.render("train.py", runtime="none")
+except kit.KitError as error:
+    print(error.problem)
+"""
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "launch"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("kit was upgraded after this program had loaded it"), done.stderr

@@ -8,11 +8,26 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Optional
+
+from kit.base.errors import KitError
 
 _SOURCED = re.compile(r"source \"\$\{KIT_\w+\}/(lib/\S+)\"\n")
 _COMMENT = re.compile(r"^[ \t]*#( .*)?\n", re.MULTILINE)
 # The loop of lib/runtimes.sh, of which each turn becomes a subshell with the text of a file.
 _EACH_RUNTIME = re.compile(r"  for file in .*?/runtimes/\*\.sh; do\n.*?\n  done\n", re.DOTALL)
+
+
+def _installed() -> Optional[tuple[int, int]]:
+    """Return what differs between two installations of this file; None where it is not there."""
+    try:
+        found = os.stat(__file__)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+_AT_START = _installed()
 
 
 def folder(name: str) -> Path:
@@ -26,7 +41,15 @@ def folder(name: str) -> Path:
 
 
 def part(name: str) -> str:
-    """Return the text of a file of launch/scripts."""
+    """Return the text of a file of launch/scripts.
+
+    Raise KitError in a notebook or a service that has loaded kit before it was upgraded.
+    """
+    if _installed() != _AT_START:
+        raise KitError(
+            "kit was upgraded after this program had loaded it",
+            "start the program again: what kit writes must be of one version",
+        )
     return (folder("launch/scripts") / name).read_text(encoding="utf-8")
 
 

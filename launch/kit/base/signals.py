@@ -54,9 +54,12 @@ def deferred(doing: str) -> Iterator[None]:
 
 
 def ending() -> list[int]:
-    """Return the signals that end kit: not HUP, where nohup has it ignored."""
+    """Return the signals that end kit: not HUP, where nohup has it ignored.
+
+    Nor one whose handler was not installed from Python, as in R: Python cannot put it back.
+    """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    return [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)]
 
 
 @contextmanager
