@@ -223,7 +223,7 @@ def _has_slurm() -> bool:
 
 
 def _has_no_submit_plugin() -> bool:
-    return facts.setting("JobSubmitPlugins", PATIENCE_S) in ("(null)", "")
+    return facts.config(PATIENCE_S).get("JobSubmitPlugins", "unknown") in ("(null)", "")
 
 
 def _knows(kind: facts.Kind, wanted: ResourceRequest) -> bool:

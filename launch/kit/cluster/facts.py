@@ -119,11 +119,6 @@ def has_private_tmp(config: dict[str, str]) -> bool:
     return any(kind.rpartition("/")[2] in ("tmpfs", "linux") for kind in kinds)
 
 
-def setting(name: str, within_s: float) -> str:
-    """Return a setting of Slurm's configuration in lower case; "unknown" where it is not known."""
-    return config(within_s).get(name, "unknown").lower()
-
-
 def _kinds(lines: str) -> dict[str, tuple[Kind, ...]]:
     found: dict[str, tuple[Kind, ...]] = {}
     for line in lines.splitlines():
