@@ -68,11 +68,7 @@ class Cause:
 
     def accepts(self, exception_type: str) -> bool:
         """Return True if the message of such an exception is believed."""
-        return (
-            not self.exception_types
-            or not exception_type
-            or bool(re.match(self.exception_types, exception_type))
-        )
+        return not exception_type or bool(re.match(self.exception_types, exception_type))
 
     @cached_property
     def compiled(self) -> tuple[re.Pattern[str], ...]:
