@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from kit.diagnose.flight.dumps import ALL_RANKS, Call, Dump, Transfer, listed, read
 from kit.diagnose.flight.stuck import Collective, Scene, Stuck, Transfers
@@ -20,35 +19,15 @@ from kit.files import safe_read
 MOST_DUMPS = 2048  # to read; a full one takes about 50 ms
 
 
-@dataclass(frozen=True)
-class ProcessGroup:
-    """A process group as the ranks' dumps show it.
+class StuckGroup(NamedTuple):
+    """A process group, and the first of its collectives that did not end.
 
     NCCL's calls return at once, so a rank may have called many more after the one that hangs.
     """
 
-    key: str
-    ranks: frozenset[int]
-    calls: Mapping[int, Mapping[int, Call]]  # {rank: {number: call}}, from the last that is over
-
-    @cached_property
-    def number(self) -> int:
-        """Return the number of the first collective that did not end; 0 where there is none."""
-        calls = (call for of_rank in self.calls.values() for call in of_rank.values())
-        return min((call.number for call in calls if not call.is_over), default=0)
-
-    @cached_property
-    def called(self) -> dict[int, Call]:
-        """Return {rank: its call} of that collective."""
-        number, found = self.number, self.calls.items()
-        return {rank: of_rank[number] for rank, of_rank in found if number in of_rank}
-
-    @property
-    def missing(self) -> list[int]:
-        """Return the ranks that have not called it."""
-        number = self.number
-        came = {rank for rank, of_rank in self.calls.items() if max(of_rank) >= number}
-        return sorted(self.ranks - came)
+    name: str
+    called: dict[int, Call]  # {rank: its call of that collective}
+    missing: list[int]  # the ranks that have not called it
 
 
 def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
@@ -59,7 +38,7 @@ def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
     read_ranks = sorted(dumps)[:MOST_DUMPS]
     found = read({rank: dumps[rank] for rank in read_ranks})
     unread = frozenset(dumps.keys() - read_ranks)
-    groups = [group for group in _groups(found, ranks, unread) if group.number]
+    groups = list(_stuck_groups(found, ranks, unread))
     waits = _waits(found, groups)
     if not waits:
         return None
@@ -71,7 +50,7 @@ def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
     return min(stuck, key=lambda each: each.order)
 
 
-def _waits(dumps: Mapping[int, Dump], groups: Iterable[ProcessGroup]) -> dict[int, Call]:
+def _waits(dumps: Mapping[int, Dump], groups: Iterable[StuckGroup]) -> dict[int, Call]:
     """Return {rank: the call made first} of the calls that did not end."""
     first: dict[int, Call] = {}
     of_groups = [item for group in groups for item in group.called.items()]
@@ -113,13 +92,12 @@ def _wanted(
     return next((transfers, has_come) for has_come, transfers in found.items() if transfers)
 
 
-def _collective(group: ProcessGroup, scene: Scene) -> Stuck:
+def _collective(group: StuckGroup, scene: Scene) -> Stuck:
     called = group.called
     waiting = sorted(rank for rank, call in called.items() if not call.is_over)
     names = Counter(call.name for call in called.values())
     first = max(waiting, key=lambda rank: names[called[rank].name])
-    name = next(each.names[group.key] for each in scene.dumps.values() if group.key in each.names)
-    return Collective(called[first], name, waiting, group.missing, scene, called)
+    return Collective(called[first], group.name, waiting, group.missing, scene, called)
 
 
 def _transfers(rank: int, scene: Scene) -> Stuck:
@@ -132,10 +110,10 @@ def _transfers(rank: int, scene: Scene) -> Stuck:
     return Transfers(call, group, [rank], missing, scene, rank, wanted, has_come)
 
 
-def _groups(
+def _stuck_groups(
     dumps: Mapping[int, Dump], ranks: int, unread: frozenset[int]
-) -> Iterator[ProcessGroup]:
-    """Yield the process groups that the dumps know, without the ranks whose dumps are `unread`."""
+) -> Iterator[StuckGroup]:
+    """Yield the process groups that are stuck; a rank whose dump is `unread` is not missing."""
     calls: dict[str, dict[int, dict[int, Call]]] = {}
     names: dict[str, str] = {}
     members: dict[str, set[int]] = {}
@@ -148,8 +126,14 @@ def _groups(
             members.setdefault(key, set()).update(its_ranks)
     for key, found in calls.items():
         of_group = {rank: _from_the_last_over(of_rank) for rank, of_rank in found.items()}
-        known = members.get(key, set(range(ranks)) if names[key] == ALL_RANKS else set())
-        yield ProcessGroup(key, frozenset((known | set(of_group)) - unread), of_group)
+        of_all = [call for of_rank in of_group.values() for call in of_rank.values()]
+        first = min((call.number for call in of_all if not call.is_over), default=None)
+        if first is not None:
+            called = {rank: own[first] for rank, own in of_group.items() if first in own}
+            came = {rank for rank, own in of_group.items() if max(own) >= first}
+            known = members.get(key, set(range(ranks)) if names[key] == ALL_RANKS else set())
+            missing = sorted((known | set(of_group)) - unread - came)
+            yield StuckGroup(names[key], called, missing)
 
 
 def _from_the_last_over(calls: Mapping[int, Call]) -> dict[int, Call]:
