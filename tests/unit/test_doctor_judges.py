@@ -320,15 +320,15 @@ def test_a_node_that_does_not_answer_fails() -> None:
 
 
 def test_without_a_named_runtime_the_first_that_is_there_counts() -> None:
-    assert cluster(2, Needs()).runtime() == "enroot"
+    assert cluster(2, Needs()).runtime == "enroot"
     bare = cluster(2, Needs())
     for node in bare.nodes:
         node.said["tool"] = [["apptainer", "1.4.5"]]
-    assert bare.runtime() == "apptainer"
+    assert bare.runtime == "apptainer"
     for node in bare.nodes:
         node.said.pop("tool")
     bare = Inquiry(Needs(), bare.nodes)
-    assert bare.runtime() == "none"
+    assert bare.runtime == "none"
     assert found(judged(bare)) == [("node1", "runtime", WARN), ("node2", "runtime", WARN)]
 
 

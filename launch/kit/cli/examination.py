@@ -134,7 +134,7 @@ def as_json(found: Examination) -> dict[str, Any]:
     return {
         "starts": result.starts,
         "job": cluster.asked.job,
-        "runtime": cluster.runtime(),
+        "runtime": cluster.runtime,
         "login": result.verdicts.get(facts.LOGIN, {}),
         "nodes": nodes,
         "findings": findings,

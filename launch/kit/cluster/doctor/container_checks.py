@@ -35,7 +35,7 @@ def _usual_version(cluster: Inquiry) -> str:
 
 @check("runtime", seen=seen_tools, matters=lambda cluster: cluster.asked.runtime != "none")
 def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
-    if cluster.runtime() == "none":
+    if cluster.runtime == "none":
         tools = dict.fromkeys(item.tool for item in plugins.runtimes(local=False))
         yield Found("no-runtime", f"none of {', '.join(tools)}")
         return
@@ -49,7 +49,7 @@ def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
 
 @check("namespaces", matters=_uses_namespaces)
 def namespaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
-    name, (answer, restriction) = cluster.runtime(), node.one("namespaces", 2)
+    name, (answer, restriction) = cluster.runtime, node.one("namespaces", 2)
     is_setuid = any(words[0] == name for words in node.all("setuid"))
     # unshare was tried, and has no profile of AppArmor's, as the runtime may have.
     if answer in ("ok", "unknown") or is_setuid or node.one("start")[0] == "ok":
@@ -89,7 +89,7 @@ def _place(node: Node, cluster: Inquiry) -> list[str]:
     free MiB, free inodes, all inodes.
     """
     places = node.all("containers") if cluster.unpacks else []
-    of_runtime = (place for place in places if place[-1] == cluster.runtime())
+    of_runtime = (place for place in places if place[-1] == cluster.runtime)
     return next(of_runtime, node.one("scratch", 7))[:7]
 
 
@@ -139,7 +139,7 @@ def space(node: Node, cluster: Inquiry) -> Iterator[Found]:
 def disk(node: Node, cluster: Inquiry) -> Iterator[Found]:
     folder, _, _, kind = _place(node, cluster)[:4]
     variable = cluster.fact("containers-variable")
-    fields = {"folder": folder, "runtime": cluster.runtime(), "variable": variable}
+    fields = {"folder": folder, "runtime": cluster.runtime, "variable": variable}
     if SHARED.match(kind):
         yield Found("remote" if cluster.fact("own-disk") == "yes" else "shared", kind, fields)
     elif kind in IN_MEMORY:
@@ -167,7 +167,7 @@ def image(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if found in ("missing", "other"):
         yield Found(found, str(cluster.asked.image))
     elif node.one("start")[0] not in ("", "ok"):
-        yield Found("does-not-start", node.one("start")[0], {"runtime": cluster.runtime()})
+        yield Found("does-not-start", node.one("start")[0], {"runtime": cluster.runtime})
     elif compression == "missing":
         yield Found("no-unsquashfs", "unsquashfs is not on PATH there")
     elif compression != "ok" and node.has("unpack"):
@@ -236,14 +236,14 @@ def driver(node: Node, _: Inquiry) -> Iterator[Found]:
 @check("mounting", matters=lambda cluster: cluster.unpacks)
 def mounting(node: Node, cluster: Inquiry) -> Iterator[Found]:
     for name, reason in node.all("cannot-mount"):
-        if name == cluster.runtime():
+        if name == cluster.runtime:
             yield Found("impossible", reason)
 
 
 @check("data", matters=lambda cluster: cluster.asked.has_data_images)
 def data(node: Node, cluster: Inquiry) -> Iterator[Found]:
     for name, reason in node.all("cannot-mount-data"):
-        if name == cluster.runtime():
+        if name == cluster.runtime:
             yield Found("impossible", reason)
 
 

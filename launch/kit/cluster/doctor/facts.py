@@ -92,11 +92,8 @@ class Inquiry:
     def answered(self) -> list[Node]:
         return [node for node in self.nodes if node.answered]
 
-    def find(self, name: str) -> Optional[Node]:
-        return self._by_name.get(name)
-
     @functools.cached_property
-    def _by_name(self) -> dict[str, Node]:
+    def by_name(self) -> dict[str, Node]:
         return {node.name: node for node in self.nodes}
 
     def once(self, find: Callable[[Inquiry], Answer]) -> Answer:
@@ -111,12 +108,9 @@ class Inquiry:
         known = Counter(found for node in self.answered if (found := value(node)))
         return max(known, key=lambda found: known[found], default="")
 
+    @functools.cached_property
     def runtime(self) -> str:
         """Return the job's or the profile's runtime, else the first whose tool some node has."""
-        return self._runtime
-
-    @functools.cached_property
-    def _runtime(self) -> str:
         if self.asked.runtime:
             return self.asked.runtime
         for item in plugins.runtimes(local=False):
@@ -130,7 +124,7 @@ class Inquiry:
 
     @functools.cached_property
     def _facts(self) -> dict[str, str]:
-        return plugins.find("runtimes", self.runtime(), "").facts
+        return plugins.find("runtimes", self.runtime, "").facts
 
     @property
     def unpacks(self) -> bool:

@@ -23,7 +23,7 @@ def names(node: Node, cluster: Inquiry) -> Iterator[Found]:
         problem = "own-loopback" if name == node.name else "loopback"
         yield Found(problem, f"{name} is {addresses}", {"others": name})
     for to, address in sorted({(to, address) for to, address, *_ in node.all("reach")}):
-        other = cluster.find(to)
+        other = cluster.by_name.get(to)
         own = [found for _, found in other.all("interface")] if other else []
         if own and address not in own:
             evidence = f"{to} is {address} here, and has {', '.join(own)}"
@@ -35,7 +35,7 @@ def _failed(node: Node, cluster: Inquiry) -> Ways:
     found: Ways = {}
     for to, *rest in node.all("reach"):
         failed = found.setdefault(to, [])
-        other = cluster.find(to)
+        other = cluster.by_name.get(to)
         is_deaf = other is not None and other.one("listener")[0] == "none"
         # Where nothing listens, a refusal by the kernel proves that the way is free.
         if rest[2] != "open" and not (is_deaf and "refused" in rest[2]):
