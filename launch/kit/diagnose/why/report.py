@@ -143,33 +143,30 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
         by_slurm = CAUSE_NAMED["run-directory-missing"]
     ended_by = run_state.who_ended(run, state, first)
     if by_slurm:
-        by_slurm = run_state.name_canceller(by_slurm, run)
-        finding = Finding(by_slurm, evidence.batch, 0, {})
-        title, fix = wording.title_of(finding, evidence), wording.fix_of(finding, evidence)
-        shown = f"  shown by Slurm's state of the job: {state}"
-        lines = [f"cause: {title} ({by_slurm.name})", shown, f"  fix: {fix}"]
-        lines += wording.hints(found, others, Weight.OWN, evidence, ended_by)
-        return Report(run, state, (*head, *lines), first, by_slurm.name, title, fix)
+        verdict_of_slurm = replace(by_slurm, weight=Weight.VERDICT)
+        found = [Finding(verdict_of_slurm, evidence.batch, 0, {}), *found]
     if not found:
         hints = wording.hints([], others, Weight.LAST, evidence, ended_by)
         lines = [*wording.unknown_cause(evidence, first), *hints]
         return Report(run, state, (*head, *lines), first)
-    found[0] = replace(found[0], cause=run_state.name_canceller(found[0].cause, run))
-    title, fix = wording.title_of(found[0], evidence), wording.fix_of(found[0], evidence)
-    log, index, said = found[0].log, found[0].index, wording.printable(found[0].line)
+    cause = run_state.name_canceller(found[0].cause, run)
+    finding = replace(found[0], cause=cause)
+    title, fix = wording.title_of(finding, evidence), wording.fix_of(finding, evidence)
+    shown, place, said = [f"  shown by Slurm's state of the job: {state}"], "", ""
+    if not by_slurm:
+        log, index, said = finding.log, finding.index, wording.printable(finding.line)
+        shown = [f"  shown by {wording.locate(log, index)}:", f"  | {said}"]
+        place = wording.numbered(os.path.relpath(log.path, evidence.folder), log, index)
     # After a verdict of Slurm or a refusal, signals are how the rest was ended.
-    most = Weight.OWN if found[0].weight <= Weight.REFUSAL else Weight.LAST
+    most = Weight.OWN if finding.weight <= Weight.REFUSAL else Weight.LAST
     lines = [
-        *wording.before_the_cause(found[0], evidence, first),
-        f"cause: {title} ({found[0].cause.name})",
-        f"  shown by {wording.locate(log, index)}:",
-        f"  | {said}",
+        *wording.before_the_cause(finding, evidence, first),
+        f"cause: {title} ({cause.name})",
+        *shown,
         f"  fix: {fix}",
         *wording.hints(found[1:], others, most, evidence, ended_by),
     ]
-    name = found[0].cause.name
-    place = wording.numbered(os.path.relpath(log.path, evidence.folder), log, index)
-    return Report(run, state, (*head, *lines), first, name, title, fix, place, said, lost)
+    return Report(run, state, (*head, *lines), first, cause.name, title, fix, place, said, lost)
 
 
 def _at_fault(
