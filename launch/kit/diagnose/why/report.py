@@ -151,7 +151,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
         return Report(run, state, (*head, *lines), first)
     cause = run_state.name_canceller(found[0].cause, run)
     finding = replace(found[0], cause=cause)
-    title, fix = wording.title_of(finding, evidence), wording.fix_of(finding, evidence)
+    title, fix = wording.title_and_fix(finding, evidence)
     shown, place, said = [f"  shown by Slurm's state of the job: {state}"], "", ""
     if not by_slurm:
         log, index, said = finding.log, finding.index, wording.printable(finding.line)

@@ -44,23 +44,19 @@ def hints(
         yield f"  {printable(title)} ({finding.cause.name}), by {place}"
 
 
-def title_of(finding: Finding, evidence: Evidence) -> str:
-    """Return the cause in words, with the exception that says it where there is one."""
-    title = finding.cause.title.format_map(facts.collect(evidence, finding))
-    if finding.raised and finding.cause.retells:
+def title_and_fix(finding: Finding, evidence: Evidence) -> tuple[str, str]:
+    """Return the cause in words, with the exception that says it if there is one, and its fix."""
+    cause, known = finding.cause, facts.collect(evidence, finding)
+    title = cause.title.format_map(known)
+    if finding.raised and cause.retells:
         title += verdict.place_of(finding.raised, evidence)
     elif finding.raised:
-        meaning = "" if finding.cause.name == "exception" else f": {title}"
+        meaning = "" if cause.name == "exception" else f": {title}"
         title = f"{verdict.describe(finding.raised, evidence)}{meaning}"
-    return printable(title, 400)
-
-
-def fix_of(finding: Finding, evidence: Evidence) -> str:
-    cause, known = finding.cause, facts.collect(evidence, finding)
     fix = (evidence.record.get("local") and cause.local_fix) or cause.fix
     if cause.recorded_fix and "suspects" in known:
         fix = cause.recorded_fix
-    return printable(fix.format_map(known), 1000)
+    return printable(title, 400), printable(fix.format_map(known), 1000)
 
 
 def before_the_cause(
