@@ -27,20 +27,17 @@ def node_names(within_s: float) -> list[str]:
     return []
 
 
-def default_partition() -> str:
-    for line in client.ask(["scontrol", "show", "partition", "--oneliner"]).splitlines():
-        if " Default=YES" in line:
-            return line.split()[0].partition("=")[2]
-    return ""
+def job_partitions(named: str) -> tuple[str, Optional[int]]:
+    """Return the partitions of a job that names these, the default one where it names none.
 
-
-def most_nodes(partitions: str) -> Optional[int]:
-    """Return how many nodes a job may have in each of these partitions; None without a limit."""
+    Return also how many nodes a job may have in each of them; None without a limit.
+    """
     answer = client.ask(["scontrol", "show", "partition", "--oneliner"])
+    default = re.search(r"^PartitionName=(\S+) (?:.* )?Default=YES", answer, re.MULTILINE)
+    names = named or (default[1] if default else "")
     limits = dict(re.findall(r"^PartitionName=(\S+) .*?\bMaxNodes=(\d+)", answer, re.MULTILINE))
-    return min(
-        (int(limits[name]) for name in partitions.split(",") if name in limits), default=None
-    )
+    most = min((int(limits[name]) for name in names.split(",") if name in limits), default=None)
+    return names, most
 
 
 _MIG = re.compile(r"\dg\.\d+gb")  # of a type such as a100_1g.10gb

@@ -31,13 +31,9 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
     else:
         if names:  # one job in several reservations would have nodes of one alone
             places["reservation"] = reservation.name
-        partition = places.get("partition") or reservation.partition or slurm.default_partition()
-        limit = slurm.most_nodes(partition)
-        known = [
-            node
-            for node in _that_it_may_get(cluster.asked, partition, reservation, known)
-            if _may_get(node.features, constraint)
-        ]
+        named = places.get("partition") or reservation.partition
+        partition, limit = slurm.job_partitions(named)
+        known = _that_it_may_get(cluster.asked, partition, reservation, known)
     cluster.nodes = [
         Node(
             node.name,
@@ -77,7 +73,8 @@ def _ask_at_most(cluster: Inquiry, most: Optional[int], limit: Optional[int]) ->
 def _that_it_may_get(
     asked: Needs, partition: str, reservation: slurm.Reservation, known: list[slurm.NodeFacts]
 ) -> list[slurm.NodeFacts]:
-    """Return the nodes that a job may get by its partition, reservation, nodelist and exclude."""
+    """Return the nodes that a job may get by the options that decide where it runs."""
+    constraint = asked.slurm.get("constraint", "")
     own, not_own = {*hostlist.expand(asked.nodelist)}, {*hostlist.expand(asked.exclude)}
     if not own <= {node.name for node in known}:
         own = set()  # Slurm reads the list from a file
@@ -88,6 +85,7 @@ def _that_it_may_get(
         and (not reservation.nodes or node.name in reservation.nodes)
         and (not own or node.name in own)
         and node.name not in not_own
+        and _may_get(node.features, constraint)
     ]
 
 
