@@ -49,8 +49,8 @@ def own(plan: Plan, partition: str, *, named: bool) -> Variant:
 
 def others(plan: Plan, variant: Variant) -> list[Variant]:
     """Return variants with as many ranks, or GPUs, on other numbers of nodes, the nearest first."""
-    header = dict(plan.header)
-    if not _is_free(plan, header):
+    own_header = dict(plan.header)
+    if not _is_free(plan, own_header):
         return []
     launcher = plugins.find("launchers", plan.program.launcher, "")
     fixed = bool(launcher.words("processes-per-node"))  # one process for all GPUs of a node
@@ -65,12 +65,13 @@ def others(plan: Plan, variant: Variant) -> list[Variant]:
         processes = layout.processes_per_node if fixed else total // nodes
         options = ["--nodes", str(nodes)] if fixed else ["-j", f"{nodes}x{processes}"]
         options += ["--gpus-per-node", str(gpus)] if gpus else []
-        if "gres" in header:  # which may be the job's own, for its own shape
+        if "gres" in own_header:  # which may be the job's own, for its own shape
             options += ["--slurm", "gres=no"]
-        if "mem" in header and (memory := _scaled(header["mem"], layout.nodes, nodes)):
-            options += ["--slurm", f"mem={memory}"]
         other = replace(variant, nodes=nodes, processes=processes, gpus=gpus)
-        options += _cpus(plan, header, other)
+        lines, kits_choice = header(plan, other), {"cpus-per-task": str(other.cpus)}
+        for name in ("mem", "cpus-per-task"):
+            if lines.get(name) not in (own_header.get(name), kits_choice.get(name)):
+                options += ["--slurm", f"{name}={lines[name]}"]
         found.append(replace(other, options=(*options, *variant.options)))
     return sorted(found, key=lambda other: distance(plan, other))
 
@@ -101,8 +102,8 @@ def header(plan: Plan, variant: Variant) -> dict[str, Optional[str]]:
     lines["nodes"] = str(variant.nodes + plan.layout.spares)
     if plan.layout.tasks_per_node > 1:
         lines["ntasks-per-node"] = str(variant.processes)
-    elif cpus := _scaled_cpus(plan, lines, variant):
-        lines["cpus-per-task"] = cpus
+    elif (cpus := lines.get("cpus-per-task") or "").isdecimal():
+        lines["cpus-per-task"] = _scaled_cpus(plan, int(cpus), variant)
     if "gpus-per-node" in lines:
         lines["gpus-per-node"] = str(variant.gpus)
     elif "gres" in lines:
@@ -112,20 +113,11 @@ def header(plan: Plan, variant: Variant) -> dict[str, Optional[str]]:
     return lines
 
 
-def _scaled_cpus(plan: Plan, header: dict[str, Optional[str]], variant: Variant) -> str:
+def _scaled_cpus(plan: Plan, cpus: int, variant: Variant) -> str:
     """Return the CPUs of a node's one task for a variant, which has as many in all."""
-    cpus = header.get("cpus-per-task") or ""
-    if plan.layout.tasks_per_node > 1 or not cpus.isdecimal():
-        return ""
-    if int(cpus) == plan.layout.cpus_per_task:  # kit's own choice
+    if cpus == plan.layout.cpus_per_task:  # kit's own choice
         return str(variant.cpus)
-    return str(max(variant.processes, int(cpus) * plan.layout.nodes // variant.nodes))
-
-
-def _cpus(plan: Plan, header: dict[str, Optional[str]], variant: Variant) -> list[str]:
-    """Return the option for CPUs where kit would not choose their number itself."""
-    cpus = _scaled_cpus(plan, header, variant)
-    return [] if cpus in ("", str(variant.cpus)) else ["--slurm", f"cpus-per-task={cpus}"]
+    return str(max(variant.processes, cpus * plan.layout.nodes // variant.nodes))
 
 
 def script(options: dict[str, Optional[str]]) -> str:
