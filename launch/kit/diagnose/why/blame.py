@@ -40,11 +40,8 @@ def outcome(failed: Failed) -> str:
 
 def by_batch_script(found: list[Event], failed: list[Failed]) -> Optional[Failed]:
     """Return the rank that the batch script blamed: it saw all ranks and files."""
-    blamed = events.last(found, "blamed")
-    if blamed is None:
-        return None
-    rank = blamed.number("rank")
-    if rank is None:
+    blamed, rank = events.last(found, "blamed"), events.blamed_rank(found)
+    if blamed is None or rank is None:
         return None
     how = blamed.text("how")
     code = 0 if how == "left" else blamed.number("code") if how == "failed" else None
