@@ -92,11 +92,6 @@ def read(logs: Path, attempt: Optional[int] = None) -> list[Event]:
     return [event for event in found if event.attempt == number]
 
 
-def attempts(logs: Path) -> list[int]:
-    """Return the attempts that began."""
-    return sorted({event.attempt for event in batch(logs) if event.name == "start"})
-
-
 def batch(logs: Path) -> list[Event]:
     """Return what the batch script noted in all attempts, in the order in which it did."""
     return read_file(folder(logs) / BATCH)

@@ -52,7 +52,8 @@ class Attempt:
 
 def read(logs: Path, number: Optional[int] = None) -> Attempt:
     """Return the moments of an attempt, the last one where none is named."""
-    begun = events.attempts(logs)
+    noted = events.batch(logs)
+    begun = sorted({event.attempt for event in noted if event.name == "start"})
     if not begun:
         raise KitError(
             f"there are no events of a start in {events.folder(logs)}",
@@ -72,8 +73,7 @@ def read(logs: Path, number: Optional[int] = None) -> Attempt:
     _read_answers(attempt, logs, [event for event in found if event.name == "heard"])
     for event in found:
         _read_rank(attempt, event)
-    before = [event for event in events.batch(logs) if event.attempt == chosen - 1]
-    ended = events.last(before, "ends")
+    ended = events.last([event for event in noted if event.attempt == chosen - 1], "ends")
     attempt.before = ended.at_s if ended else None
     return attempt
 
