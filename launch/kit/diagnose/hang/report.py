@@ -16,7 +16,7 @@ from kit.diagnose.flight.stuck import Shorten, Stuck
 from kit.diagnose.hang import hang, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.diagnose.hang.stacks import Process, Seen
-from kit.files import safe_read
+from kit.files import safe_read, typed_json
 from kit.plan.plan import Plan
 from kit.runs import log_files
 
@@ -219,17 +219,13 @@ def _stuck_as_json(stuck: Stuck) -> dict[str, Any]:
 
 def _process_as_json(ranks: Ranks, process: Process) -> dict[str, Any]:
     last = last_words(ranks, process.rank)
-    threads = [
-        {**thread._asdict(), "frames": [frame._asdict() for frame in thread.frames]}
-        for thread in process.threads
-    ]
     return {
         "rank": process.rank,
         "node": process.node,
         "pid": process.pid,
         "command": process.command,
         "means": process.means,
-        "threads": threads,
+        "threads": typed_json.plain(process.threads),
         "kernel": process.facts,
         "last_line": {"seconds_ago": round(last[0]), "text": last[1]} if last else None,
         "children": [_process_as_json(ranks, child) for child in process.children],
