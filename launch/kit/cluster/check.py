@@ -38,7 +38,6 @@ class HeaderCheck:
         self.given: dict[str, Located] = {}
         self.header: dict[str, Optional[str]] = {}
         self.options: dict[str, Optional[str]] = {}  # with those that only the environment names
-        self.site_counts_cpus = False  # by the job's GPUs, if the job names no number
 
     def __call__(
         self,
@@ -63,16 +62,16 @@ class HeaderCheck:
             problem = f"Slurm does not answer ({error.problem})"
             self.problems.warn("", f"{problem}, so the job is not checked against the cluster")
             return header
-        self._check_partitions(found)
+        if self._check_partitions(found):
+            header = tuple(line for line in header if line[0] != "cpus-per-task")
         self._check_srun(runtime, launcher)
-        return tuple(
-            line for line in header if not self.site_counts_cpus or line[0] != "cpus-per-task"
-        )
+        return header
 
-    def _check_partitions(self, found: Partitions) -> None:
+    def _check_partitions(self, found: Partitions) -> bool:
+        """Return True if the site has a number of CPUs for each GPU, and the job names none."""
         names = self._partition_names(found)
         if not found or names is None:
-            return
+            return False
         partitions = [found[name] for name in names]
         self._check_account(partitions)
         wanted = request.read(self.options, self.job.spares or 0)
@@ -89,12 +88,8 @@ class HeaderCheck:
             for violation in violations:
                 fix = self._fix(violation, partition, wanted, found)
                 self.problems.add(self._where(violation.option), violation.problem, fix)
-        self.site_counts_cpus = bool(
-            fitting
-            and wanted.gpus
-            and not wanted.own_cpus
-            and all(partition.cpus_per_gpu for partition in fitting)
-        )
+        names_none = bool(fitting and wanted.gpus and not wanted.own_cpus)
+        return names_none and all(partition.cpus_per_gpu for partition in fitting)
 
     def _warn_of_costs(self, fitting: list[Partition], wanted: ResourceRequest) -> None:
         exclusive = "exclusive" in self.options and self.options["exclusive"] is None
