@@ -13,7 +13,7 @@ from typing import Optional
 import pytest
 from kit.base.errors import KitError
 from kit.diagnose.hang import hang, report, stacks
-from kit.diagnose.why import standing
+from kit.diagnose.why import blame
 from kit.runs import history, lookup
 
 import event_lines
@@ -285,7 +285,7 @@ def test_a_record_without_a_possible_number_of_ranks_is_named(count: Optional[in
     (logs / "stacks.1").write_text("\n".join(answers(IN_SUM)))
     with pytest.raises(KitError, match=f"{record} says that each node has {count or 0} ranks"):
         shown()
-    assert standing.apart(lookup.find("7")) is None  # kit why says what it knows without it
+    assert blame.by_stacks(lookup.find("7")) is None  # kit why says what it knows without it
 
 
 STALLED_S = 1_790_000_000.0

@@ -2,6 +2,6 @@
 
 blame.py finds the rank at fault, evidence.py reads the ends of the logs that matter, cause.py
 defines a known cause, verdict.py lists the tables of causes and weighs what was found, run_state.py
-tells how the run ended, and report.py says both in words; for three causes, such as a node that
-failed, it names another rank than blame.py, or none.
+tells how the run ended, and report.py says both in words; for two causes, such as a node that
+failed, it names no rank.
 """

@@ -1,4 +1,7 @@
-"""Find the rank at fault, by the batch script's word or, where it left none, by its judge."""
+"""Find the rank at fault, by the batch script's word or, where it left none, by its judge.
+
+Where all ranks stood still, their stacks tell for which ones the others waited.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ import subprocess
 from pathlib import Path
 from typing import Optional
 
-from kit.base import assets
+from kit.base import assets, formats
+from kit.base.errors import KitError
+from kit.diagnose.hang import hang, stacks
 from kit.runs import events
 from kit.runs.events import Event, Failed
+from kit.runs.history import Run
 
 OF_RANK = ("rank_started", "rank_ended")
 PATIENCE_S = 120  # for 64 MB of logs on a busy machine
@@ -97,3 +103,36 @@ def _judge(folder: Path, attempt_folder: Path, attempt: int) -> str:
         ).stdout
     except OSError:
         return ""
+
+
+def by_stacks(run: Run) -> Optional[tuple[Optional[Failed], str]]:
+    """Return the rank for which the others waited, None of several, and where it stood, in words.
+
+    None where no stacks were kept, or no place tells.
+    """
+    try:
+        ranks = hang.kept(run)
+    except KitError:  # the record cannot be true, and the rest of kit why does not need it
+        return None
+    if ranks is None:
+        return None
+    missing = ranks.seen.missing
+    if 0 < len(missing) < ranks.seen.ranks:
+        return _standing(list(missing), missing[min(missing)], "no process")
+    groups = stacks.groups(ranks.seen.processes)
+    odd = stacks.apart(groups)
+    if not odd:
+        return None
+    where, most = stacks.where(odd[0], ranks.project), groups[-1]
+    if odd[0] not in most:
+        name = f"rank {most[0].rank}" if len(most) == 1 else f"{len(most)} others"
+        where = f"{where}; {name} {stacks.where(most[0], ranks.project)}"
+    same = next(group for group in groups if odd[0] in group)
+    return _standing([each.rank for each in odd if each in same], odd[0].node, where)
+
+
+def _standing(ranks: list[int], node: str, what: str) -> tuple[Optional[Failed], str]:
+    if len(ranks) > 1:
+        return None, f"apart: {formats.ranks(ranks)}: {what}"
+    first = Failed(ranks[0], None, node, how="apart")
+    return first, f"apart: rank {ranks[0]}{f' on {node}' if node else ''}: {what}"

@@ -11,7 +11,7 @@ from typing import Optional
 
 from kit.base.errors import UsageError
 from kit.config import other_tools
-from kit.diagnose.why import blame, facts, run_state, standing, verdict, wording
+from kit.diagnose.why import blame, facts, run_state, verdict, wording
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Findings
@@ -174,7 +174,7 @@ def _at_fault(
 ) -> tuple[Optional[Failed], str, str]:
     """Return the rank at fault, what is said of it, and the node that was lost."""
     cause = found[0] if found else None
-    if cause and cause.cause.name == "stalled" and (stood := standing.apart(run)):
+    if cause and cause.cause.name == "stalled" and (stood := blame.by_stacks(run)):
         return stood[0], wording.printable(stood[1], 400), ""
     if cause and cause.cause.name == "node-failed" and (lost := cause.groups.get("node", "")):
         return None, f"lost: {lost}, with its ranks", lost  # ranks that failed missed those of it
