@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.text import Text
@@ -157,13 +158,24 @@ def _axis(begin: float, end: float, cells: int) -> str:
 
 def _table(timeline: Timeline, width: int) -> list[str]:
     """Return the table of the phases; what they mean stands in it where the width allows."""
-    rows = [("PHASE", "LEAST", "MEDIAN", "MOST", "SLOWEST", "")]
-    for item in timeline.summaries():
-        who = f"for {item.node}" if item.phase == "wait" else item.node or "-"
-        lengths = (seconds(item.least), seconds(item.median), seconds(item.most))
-        rows.append((f"{SIGNS[item.phase]} {item.phase}", *lengths, who, PHASES[item.phase]))
+    rows = [("PHASE", "LEAST", "MEDIAN", "MOST", "SLOWEST", ""), *phases(timeline)]
     whole = sum(max(len(row[column]) for row in rows) + 2 for column in range(6))
     return table.lines(rows if whole <= width + 2 else [row[:5] for row in rows])
+
+
+def phases(timeline: Timeline) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each phase: how long it took on the nodes, the slowest one, its meaning."""
+    for phase, meaning in PHASES.items():
+        of_all = {row.node: row.length(phase) for row in timeline.nodes}
+        lengths = {node: length for node, length in of_all.items() if length is not None}
+        if not lengths:
+            continue
+        slowest = max(lengths, key=lengths.__getitem__)
+        if phase == "wait":  # the others wait for the node that waits least
+            slowest = f"for {min(lengths, key=lengths.__getitem__)}"
+        found = lengths.values()
+        numbers = map(seconds, (min(found), statistics.median(found), max(found)))
+        yield f"{SIGNS[phase]} {phase}", *numbers, "-" if phase == "queue" else slowest, meaning
 
 
 def _some(names: list[str]) -> str:

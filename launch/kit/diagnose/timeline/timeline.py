@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Optional
@@ -51,16 +49,6 @@ class Row(NamedTuple):
         return sum(found) if found else None
 
 
-class Summary(NamedTuple):
-    """The seconds that a phase took on all nodes."""
-
-    phase: str
-    least: float
-    median: float
-    most: float
-    node: str  # the slowest; for `wait` the one that was waited for; empty for the queue
-
-
 @dataclass(frozen=True)
 class Timeline:
     """Where the time of a run's start went."""
@@ -76,18 +64,6 @@ class Timeline:
         ends = max((span.end_s for row in self.nodes for span in row.spans), default=0.0) or 0.001
         queued = max((row.length("queue") or 0.0 for row in self.nodes), default=0.0)
         return -min(queued, ends / 4), ends
-
-    def summaries(self) -> Iterator[Summary]:
-        for phase in PHASES:
-            by_node = {row.node: row.length(phase) for row in self.nodes}
-            found = {node: length for node, length in by_node.items() if length is not None}
-            if not found:
-                continue
-            lengths = found.values()
-            slowest = (min if phase == "wait" else max)(found, key=found.__getitem__)
-            node = "" if phase == "queue" else slowest
-            median = statistics.median(lengths)
-            yield Summary(phase, min(lengths), median, max(lengths), node)
 
 
 def make(attempt: Attempt, title: str, submitted: Optional[float], ended: bool = False) -> Timeline:
