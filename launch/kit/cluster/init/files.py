@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Callable, Optional
 
 from kit.base.errors import KitError, UsageError
 from kit.config.paths import short
+from kit.files import safe_write
 
 
 class Files:
@@ -38,7 +39,10 @@ class Files:
         path = Path()
         try:
             for path, text in self._texts.items():
-                beside[path] = _write_beside(path, text)
+                beside[path] = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with safe_write.anew(beside[path]) as file:
+                    file.write(text.encode())
                 if path.suffix == ".py" and not os.path.lexists(path):
                     os.replace(beside.pop(path), path)  # the check of a job looks for its program
                     new.append(path)
@@ -47,7 +51,8 @@ class Files:
                 os.replace(unfinished, path)
         except BaseException as error:
             for made in (*new, *beside.values()):
-                made.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    made.unlink()
             if isinstance(error, OSError):
                 raise _failure(path, error) from None
             raise
@@ -69,27 +74,6 @@ class Files:
         fix = "" if self.agrees else "; to replace it: kit init --force"
         self.outcomes.append(f"kept {_short(path)}, whose contents differ{fix}")
         return True
-
-
-def _write_beside(path: Path, text: str) -> Path:
-    """Return a file with this text beside the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{path.stem}."
-    handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-    except BaseException:
-        os.unlink(name)
-        raise
-    return Path(name)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _failure(path: Path, error: OSError) -> KitError:
