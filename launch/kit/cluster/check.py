@@ -53,8 +53,9 @@ class HeaderCheck:
         runtimes.check_submittable(self.job, runtime, self.problems)
         self.given, self.header = given, dict(header)
         self.options = sbatch_variables.complete(self.header)
-        # With --clusters, the facts here are those of another cluster.
-        if not _has_slurm() or "clusters" in self.options:
+        # With --clusters, or its variables, the facts here are those of another cluster.
+        is_elsewhere = os.environ.get("SLURM_CLUSTERS") or "clusters" in self.options
+        if is_elsewhere or not shutil.which("sinfo"):
             return header
         try:
             found = facts.ask(PATIENCE_S)
@@ -208,13 +209,6 @@ class HeaderCheck:
     def _warn(self, finding: Optional[Violation]) -> None:
         if finding and not self.problems.found:  # else it may follow from a mistake
             self.problems.warn(self._where(finding.option), finding.problem, finding.fix)
-
-
-def _has_slurm() -> bool:
-    """Return True if a Slurm can be asked about the cluster to which sbatch submits."""
-    return shutil.which("sinfo") is not None and not any(
-        os.environ.get(name) for name in ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
-    )
 
 
 def _has_no_submit_plugin() -> bool:
