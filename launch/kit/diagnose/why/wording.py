@@ -123,8 +123,7 @@ def last_lines(log: Log) -> Iterator[str]:
 
 def locate(log: Log, index: int) -> str:
     """Return a line's file, as it opens from the current folder, and its number."""
-    path = os.path.relpath(log.path)
-    return numbered(str(log.path) if paths.leads_out(path) else path, log, index)
+    return numbered(paths.short(log.path), log, index)
 
 
 def numbered(path: str, log: Log, index: int) -> str:
