@@ -87,10 +87,7 @@ def _of_user(folder: Path, name: str, why: str) -> Program:
 
 def _says(path: Path, *patterns: re.Pattern[str]) -> bool:
     """Return True if all patterns are in a program's text."""
-    try:
-        text = safe_read.start(path).decode("utf-8", "replace")
-    except OSError:
-        return False
+    text = program.beginning(str(path))
     return all(pattern.search(text) for pattern in patterns)
 
 
