@@ -25,12 +25,11 @@ def seen_tools(node: Node, _: Inquiry) -> str:
 
 
 def _uses_namespaces(cluster: Inquiry) -> bool:
-    return bool(cluster.fact("user-namespaces"))
+    return "user-namespaces" in cluster.plugin.facts
 
 
 def _usual_version(cluster: Inquiry) -> str:
-    needed = cluster.fact("tool")
-    return cluster.usual(lambda other: other.tool(needed))
+    return cluster.usual(lambda other: other.tool(cluster.plugin.tool))
 
 
 @check("runtime", seen=seen_tools, matters=lambda cluster: cluster.asked.runtime != "none")
@@ -39,7 +38,7 @@ def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
         tools = dict.fromkeys(item.tool for item in plugins.runtimes(local=False))
         yield Found("no-runtime", f"none of {', '.join(tools)}")
         return
-    needed = cluster.fact("tool")
+    needed = cluster.plugin.tool
     version, usual = node.tool(needed), cluster.once(_usual_version)
     if not version:
         yield Found("missing", f"{needed} is not on PATH there", {"runtime": needed})
@@ -138,10 +137,11 @@ def space(node: Node, cluster: Inquiry) -> Iterator[Found]:
 @check("disk", seen=lambda node, cluster: _place(node, cluster)[3])
 def disk(node: Node, cluster: Inquiry) -> Iterator[Found]:
     folder, _, _, kind = _place(node, cluster)[:4]
-    variable = cluster.fact("containers-variable")
+    variable = cluster.plugin.facts.get("containers-variable", "")
     fields = {"folder": folder, "runtime": cluster.runtime, "variable": variable}
     if SHARED.match(kind):
-        yield Found("remote" if cluster.fact("own-disk") == "yes" else "shared", kind, fields)
+        needs_own_disk = cluster.plugin.facts.get("own-disk") == "yes"
+        yield Found("remote" if needs_own_disk else "shared", kind, fields)
     elif kind in IN_MEMORY:
         yield Found("memory", kind, fields)
     elif folder.split("/")[1:2] == ["tmp"] and has_private_tmp(cluster.asked.config):

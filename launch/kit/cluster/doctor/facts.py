@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional, TypeVar
 
 from kit.cluster import probe
 from kit.config import plugins
+from kit.config.plugins import Plugin
 
 Answer = TypeVar("Answer")
 LOGIN = "login"  # the column of the machine that kit runs on
@@ -118,18 +119,15 @@ class Inquiry:
                 return item.name
         return "none"
 
-    def fact(self, name: str) -> str:
-        """Return a fact in the head of the runtime's file; empty where it has none."""
-        return self._facts.get(name, "")
-
     @functools.cached_property
-    def _facts(self) -> dict[str, str]:
-        return plugins.find("runtimes", self.runtime, "").facts
+    def plugin(self) -> Plugin:
+        """Return the file of the runtime."""
+        return plugins.find("runtimes", self.runtime, "")
 
     @property
     def unpacks(self) -> bool:
         """Return True if the runtime makes a container of the image on each node."""
-        return self.fact("unpacks") == "yes"
+        return self.plugin.facts.get("unpacks") == "yes"
 
 
 def add(nodes: dict[str, Node], line: str) -> Optional[Node]:
