@@ -141,12 +141,12 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
         if run.usage and run.usage.nodes:  # known by a log that was there at its end
             return Report(run, state, (head[0], *wording.removed_logs(run)))
         by_slurm = CAUSE_NAMED["run-directory-missing"]
-    ended_by = run_state.who_ended(run, state, first)
     if by_slurm:
         verdict_of_slurm = replace(by_slurm, weight=Weight.VERDICT)
         found = [Finding(verdict_of_slurm, evidence.batch, 0, {}), *found]
+    ended_by = run_state.who_ended(run, state, first)
+    hints = wording.hints(found, others, evidence, ended_by)
     if not found:
-        hints = wording.hints([], others, Weight.LAST, evidence, ended_by)
         lines = [*wording.unknown_cause(evidence, first), *hints]
         return Report(run, state, (*head, *lines), first)
     cause = run_state.name_canceller(found[0].cause, run)
@@ -157,14 +157,12 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
         log, index, said = finding.log, finding.index, wording.printable(finding.line)
         shown = [f"  shown by {wording.locate(log, index)}:", f"  | {said}"]
         place = wording.numbered(os.path.relpath(log.path, evidence.folder), log, index)
-    # After a verdict of Slurm or a refusal, signals are how the rest was ended.
-    most = Weight.OWN if finding.weight <= Weight.REFUSAL else Weight.LAST
     lines = [
         *wording.before_the_cause(finding, evidence, first),
         f"cause: {title} ({cause.name})",
         *shown,
         f"  fix: {fix}",
-        *wording.hints(found[1:], others, most, evidence, ended_by),
+        *hints,
     ]
     return Report(run, state, (*head, *lines), first, cause.name, title, fix, place, said, lost)
 

@@ -27,10 +27,12 @@ SILENT_S = 60  # of all ranks, after which a run probably hung: ranks that hang 
 
 
 def hints(
-    found: list[Finding], others: list[Finding], most: Weight, evidence: Evidence, ended_by: str
+    found: list[Finding], others: list[Finding], evidence: Evidence, ended_by: str
 ) -> Iterator[str]:
-    """Yield what else the logs show; `ended_by` is what sent SIGTERM, where that is known."""
-    known = [*(finding for finding in found if finding.weight <= most), *others]
+    """Yield what the logs show beside the cause; `ended_by` is what sent SIGTERM, if known."""
+    # After a verdict of Slurm or a refusal, signals are how the rest was ended.
+    most = Weight.OWN if found and found[0].weight <= Weight.REFUSAL else Weight.LAST
+    known = [*(finding for finding in found[1:] if finding.weight <= most), *others]
     if ended_by == run_state.KIT:  # that is how every failure goes on
         known = [finding for finding in known if finding.cause.name != "terminated"]
     hints = known[:OTHERS]
