@@ -108,7 +108,7 @@ def judge(
     cluster = replace(cluster)  # the original may keep what was found before all had answered
     checks = [item for item in checks if item.matters(cluster)]
     result = Result({}, [], {})
-    _judge(login, cluster, [item for item in of_login if item.matters(cluster)], result)
+    _judge(login, cluster, [item for item in of_login if login.has(item.name)], result)
     for node in cluster.nodes:
         reached = {"state": bool(node.state), "answers": node.asked}
         possible = [item for item in checks if reached.get(item.name, node.answered)]
