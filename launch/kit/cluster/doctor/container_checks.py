@@ -28,10 +28,6 @@ def _uses_namespaces(cluster: Inquiry) -> bool:
     return "user-namespaces" in cluster.plugin.facts
 
 
-def _usual_version(cluster: Inquiry) -> str:
-    return cluster.usual(lambda other: other.tool(cluster.plugin.tool))
-
-
 @check("runtime", seen=seen_tools, matters=lambda cluster: cluster.asked.runtime != "none")
 def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if cluster.runtime == "none":
@@ -39,7 +35,7 @@ def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
         yield Found("no-runtime", f"none of {', '.join(tools)}")
         return
     needed = cluster.plugin.tool
-    version, usual = node.tool(needed), cluster.once(_usual_version)
+    version, usual = node.tool(needed), cluster.usual("runtime", lambda other: other.tool(needed))
     if not version:
         yield Found("missing", f"{needed} is not on PATH there", {"runtime": needed})
     elif version != usual:

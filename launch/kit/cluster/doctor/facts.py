@@ -87,7 +87,7 @@ class Inquiry:
     nodes: list[Node]
     beyond: int = 0  # free nodes that are not asked, since one job may not have so many
     unlisted: int = 0  # nodes that are well, and not among `nodes`
-    _found: dict[Any, Any] = field(default_factory=dict, init=False)  # {question: its answer}
+    _found: dict[str, Any] = field(default_factory=dict, init=False)  # {question: its answer}
 
     @property
     def answered(self) -> list[Node]:
@@ -97,17 +97,21 @@ class Inquiry:
     def by_name(self) -> dict[str, Node]:
         return {node.name: node for node in self.nodes}
 
-    def once(self, find: Callable[[Inquiry], Answer]) -> Answer:
+    def once(self, question: str, find: Callable[[], Answer]) -> Answer:
         """Return what a function finds in all nodes, which it does the first time alone."""
-        if find not in self._found:
-            self._found[find] = find(self)
-        found: Answer = self._found[find]
+        if question not in self._found:
+            self._found[question] = find()
+        found: Answer = self._found[question]
         return found
 
-    def usual(self, value: Callable[[Node], str]) -> str:
-        """Return the most frequent value of the nodes that have one; "" if none has."""
-        known = Counter(found for node in self.answered if (found := value(node)))
-        return max(known, key=lambda found: known[found], default="")
+    def usual(self, question: str, value: Callable[[Node], str]) -> str:
+        """Return the most frequent value of the nodes that have one, found once; "" if none has."""
+
+        def find() -> str:
+            known = Counter(found for node in self.answered if (found := value(node)))
+            return max(known, key=lambda found: known[found], default="")
+
+        return self.once(question, find)
 
     @functools.cached_property
     def runtime(self) -> str:

@@ -60,7 +60,7 @@ def _several(cluster: Inquiry) -> bool:
 def ports(node: Node, cluster: Inquiry) -> Iterator[Found]:
     if node.one("listener")[0] == "failed":
         yield Found("taken", node.one("listener", 2)[1])
-    shut = cluster.once(_shut)
+    shut = cluster.once("shut", lambda: _shut(cluster))
     if ways := shut.get(node.name):
         others = sorted(ways)
         yield Found("shut", _words(ways[others[0]]), {"others": hostlist.fold(others)})
@@ -98,10 +98,6 @@ def _seen_interfaces(node: Node, _: Inquiry) -> str:
     return ", ".join([*node.interfaces(), *([f"{rdma} RDMA ports"] if rdma else [])])
 
 
-def _usual_rdma(cluster: Inquiry) -> str:
-    return cluster.usual(lambda other: str(active_rdma(other)))
-
-
 @check("interfaces", seen=_seen_interfaces, matters=_several)
 def interfaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
     known = node.interfaces()
@@ -110,8 +106,8 @@ def interfaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
         wanted = cluster.asked.interfaces
         evidence = f"it has {', '.join(known) or 'none but loopback'}"
         yield Found("unmatched" if wanted else "none", evidence, {"wanted": wanted})
-    own, usual = active_rdma(node), int(cluster.once(_usual_rdma))
-    if own < usual:
+    own, usual = active_rdma(node), cluster.usual("rdma", lambda other: str(active_rdma(other)))
+    if own < int(usual):
         yield Found("rdma", f"{own} active, others have {usual}")
 
 

@@ -48,14 +48,10 @@ def bash(node: Node, _: Inquiry) -> Iterator[Found]:
         yield Found("old", f"bash {version}")
 
 
-def _usual_cgroups(cluster: Inquiry) -> str:
-    return cluster.usual(lambda other: other.one("cgroups")[0])
-
-
 @check("cgroups", seen=lambda node, _: node.one("cgroups")[0])
 def cgroups(node: Node, cluster: Inquiry) -> Iterator[Found]:
     version, inside = node.one("cgroups", 2)
-    usual = cluster.once(_usual_cgroups)
+    usual = cluster.usual("cgroups", lambda other: other.one("cgroups")[0])
     if version != usual:
         yield Found("differ", f"{version}, others have {usual}")
     elif cluster.asked.config.get("ProctrackType") == "proctrack/cgroup" and inside in ("", "0"):
