@@ -154,8 +154,7 @@ def _project(target: Path) -> tuple[Path, str]:
 def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> Chosen:
     """Return all that the files say; `named` is the program of the user's choice."""
     program = programs.choose(project, named)
-    is_example = program.is_example or program.file == programs.EXAMPLE
-    first_shape, shape_decision = shape.choose(site, example=is_example)
+    first_shape, shape_decision = shape.choose(site, example=program.file == programs.EXAMPLE)
     taken = {path.stem for path in assets.folder("env").glob("*.yaml")}
     profile = choices.profile_name(site.cluster, taken)
     runtime = _sites_runtime(profile) or choices.runtime(site)
