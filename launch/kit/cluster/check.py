@@ -70,8 +70,8 @@ class HeaderCheck:
 
     def _check_partitions(self, found: Partitions) -> bool:
         """Return True if the site has a number of CPUs for each GPU, and the job names none."""
-        names = self._partition_names(found)
-        if not found or names is None:
+        names = self._partition_names(found) if found else None
+        if names is None:
             return False
         partitions = [found[name] for name in names]
         self._check_account(partitions)
@@ -118,7 +118,7 @@ class HeaderCheck:
             return [default.name] if default and is_certain else None
         names = [name for name in text.split(",") if name]
         unknown = [name for name in names if name not in found]
-        for name in unknown if found else []:
+        for name in unknown:
             self.problems.add(self._where("partition"), *facts.unknown(name, found))
         return [name for name in names if name not in unknown]
 
