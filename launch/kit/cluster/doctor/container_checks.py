@@ -90,10 +90,9 @@ def _place(node: Node, cluster: Inquiry) -> list[str]:
 
 @check("scratch")
 def scratch(node: Node, cluster: Inquiry) -> Iterator[Found]:
-    for owner in (node.one("scratch-owner")[0], node.one("containers-owner")[0]):
-        if owner:
-            yield Found("owner", owner)
-            return
+    if owner := node.one("scratch-owner")[0] or node.one("containers-owner")[0]:
+        yield Found("owner", owner)
+        return
     for place in (node.one("scratch", 7), _place(node, cluster)):
         folder, existing, writable = place[:3]
         if writable not in ("yes", ""):
