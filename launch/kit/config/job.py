@@ -271,6 +271,11 @@ class Job(BadDays):
         is_changed = not self.typed.isdisjoint(KEYS[key].belongs_to.split())
         return key not in self.typed and (is_changed or self.without_slurm)
 
+    def is_alone(self, key: str) -> bool:
+        """Return whether a key says nothing, since all keys are off to which it belongs."""
+        owners = KEYS[key].belongs_to.split()
+        return all(getattr(self, owner) in (None, 0, "none") for owner in owners)
+
 
 KEYS = keys.declared(Job)
 

@@ -85,8 +85,7 @@ def _left_alone(job: Job, changed: Collection[str]) -> list[str]:
     return [
         name
         for name, key in KEYS.items()
-        if any(owner in changed for owner in key.belongs_to.split())
-        and all(getattr(job, owner) in (None, 0, "none") for owner in key.belongs_to.split())
+        if any(owner in changed for owner in key.belongs_to.split()) and job.is_alone(name)
     ]
 
 

@@ -14,12 +14,6 @@ from kit.plan import sbatch
 from kit.plan.mounting import FileView
 from kit.slurm import numbers, task_numbers
 
-_NEEDED = {
-    "checkpoints": "requeue",
-    "checkpoint_s": "checkpoint",
-    "max_requeues": "checkpoint",
-    "resubmit": "checkpoint",
-}
 # Keys that say nothing where nobody starts the job again, or is told of its end. What belongs to
 # them goes with them; checkpoints also belong to stall_timeout.
 NEVER = ("on_preempt", "checkpoints", "max_restarts", "notify")
@@ -44,13 +38,6 @@ def on_preempt(job: Job, problems: Problems) -> str:
         fix = "name the folder to which the program writes its checkpoints: `checkpoints: out/`"
         fix = f"{fix}; or only limit the attempts: `max_requeues: 20`"
         problems.add(job.where("on_preempt"), problem, fix)
-    if chosen == "none":
-        for key, wanted in _NEEDED.items():
-            if key == "checkpoints" and job.stall_timeout:
-                continue  # a new file there is progress
-            if getattr(job, key):
-                fix = f"add `on_preempt: {wanted}`, or leave it out"
-                problems.add(job.where(key), f"{key} says nothing without on_preempt", fix)
     return chosen
 
 

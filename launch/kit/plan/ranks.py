@@ -78,16 +78,10 @@ def check_launcher(job: Job, launcher: Optional[Plugin], problems: Problems) -> 
         problem = f"the launcher {launcher.name} starts no rank again itself"
         fix = "leave it out: kit starts them again, as `max_restarts` says"
         problems.add(job.where("elastic"), problem, fix)
-    if job.elastic and not job.max_restarts:
-        fix = "add `max_restarts: 3`, or leave it out"
-        problems.add(job.where("elastic"), "elastic says nothing without max_restarts", fix)
     if job.elastic and job.max_restarts and job.stall_timeout and job.on_stall != "report":
         problem = "a run that hangs ends, since torchrun starts no ranks again that kit has ended"
         fix = "leave `elastic` out: then kit starts them again"
         problems.warn(job.where("elastic"), problem, fix)
-    if job.on_stall and not job.stall_timeout:
-        fix = "add `stall_timeout: 10m`, or leave it out"
-        problems.add(job.where("on_stall"), "on_stall says nothing without stall_timeout", fix)
     own = _own_processes(launcher)
     if own and job.processes_per_node not in (None, own):
         problem = f"the launcher {launcher.name} starts one process on each node"

@@ -32,6 +32,13 @@ from kit.plan.mounting import FileView
 from kit.plan.plan import Container, Header, Plan, Policy, Profile, RankProgram, Reasons
 
 READY_TIMEOUT_S = 1200
+# Keys that say nothing without those to which they belong, and what to add.
+_NEEDED = {
+    "elastic": "max_restarts: 3",
+    "on_stall": "stall_timeout: 10m",
+    "checkpoints": "on_preempt: requeue",
+    **dict.fromkeys(("checkpoint_s", "max_requeues", "resubmit"), "on_preempt: checkpoint"),
+}
 
 # Judges the #SBATCH lines by what the cluster has, with the options' places, and notes problems;
 # returns the lines that suit it.
@@ -138,6 +145,7 @@ def _choose_plugins(
     name = job.launcher or ("spawn" if job.script else "torchrun")
     launcher = runtimes.plugin("launchers", name, job.where("launcher"), problems)
     ranks.check_launcher(job, launcher, problems)
+    _check_alone(job, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
     unpack, why_unpack = staging.choose_unpack(job, runtime, launcher, stage, problems)
     on_preempt = preemption.on_preempt(job, problems)
@@ -145,6 +153,14 @@ def _choose_plugins(
     runtimes.check_remap_root(job, runtime, problems)
     reasons = Reasons(why_runtime=why_runtime, why_stage=why_stage, why_unpack=why_unpack)
     return ChosenPlugins(runtime, launcher, stage, unpack, on_preempt, reasons)
+
+
+def _check_alone(job: Job, problems: Problems) -> None:
+    """Refuse keys that say nothing, since all is off to which they belong."""
+    for key, wanted in _NEEDED.items():
+        if getattr(job, key) and job.is_alone(key):
+            problem = f"{key} says nothing without {wanted.partition(':')[0]}"
+            problems.add(job.where(key), problem, f"add `{wanted}`, or leave it out")
 
 
 def check_line(run_dir: str, problems: Problems) -> None:
