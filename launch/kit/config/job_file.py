@@ -145,8 +145,4 @@ def is_batch_script(path: Path) -> bool:
     """Return whether a file has options for sbatch in it."""
     if path.suffix == ".py":
         return False
-    try:
-        start = safe_read.start(path, 1 << 16)
-    except OSError:
-        return False
-    return re.search(rb"^#SBATCH\s", start, re.MULTILINE) is not None
+    return re.search(r"^#SBATCH\s", safe_read.text(path, 1 << 16), re.MULTILINE) is not None

@@ -54,6 +54,14 @@ def start(path: str | Path, most: int = 1 << 20) -> bytes:
         return file.read(most)
 
 
+def text(path: str | Path, most: int = 1 << 20) -> str:
+    """Return the first bytes of a regular file as text; "" where it cannot be read."""
+    try:
+        return start(path, most).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def names(folder: str | Path) -> list[str]:
     """Return the names in a folder; none where it cannot be listed."""
     try:

@@ -89,7 +89,7 @@ def _check_shell_script(
         problems.add(job.where("command"), f"{name} is a batch script", fix)
     elif is_shell or name.endswith((".sh", ".bash")):
         place = (f"of {name}", job.where("command"))
-        own_lines.warn_of_starter(job, beginning(path), place, launcher, problems)
+        own_lines.warn_of_starter(job, safe_read.text(path), place, launcher, problems)
 
 
 def _check_script(
@@ -161,17 +161,9 @@ def imported(command: tuple[str, ...], view: FileView) -> str:
     """Return the first package for launchers that a program imports at its top level, or ""."""
     script = _script(command)
     path = view.on_this_side(script) if script.endswith(".py") else None
-    text = beginning(path) if path else ""
+    text = safe_read.text(path) if path else ""
     found = re.search(r"(?m)^(?:import|from) (torch|tensorflow|mpi4py|horovod)\b", text)
     return found[1] if found else ""
-
-
-def beginning(path: str) -> str:
-    """Return the text of a program, or its first MOST bytes; "" where it cannot be read."""
-    try:
-        return safe_read.start(path, MOST).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def missing(command: tuple[str, ...], view: FileView) -> Optional[str]:
@@ -208,7 +200,7 @@ def spawns_at(path: str) -> Optional[int]:
 
     Returns None for one that can also be started as one of the ranks.
     """
-    text = beginning(path)
+    text = safe_read.text(path)
     if not any(word in text for word in STARTS):
         return None
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # Python will say so

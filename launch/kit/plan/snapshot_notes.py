@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 
 from kit.config.job import Job
-from kit.files import safe_write
-from kit.plan import file_words, program
+from kit.files import safe_read, safe_write
+from kit.plan import file_words
 from kit.plan.source_files import Sources
 
 
@@ -74,7 +74,7 @@ def _live_words(script: str) -> list[str]:
 def _started(root: str, name: str, names: set[str]) -> list[str]:
     """Return a note about the first program that a shell script starts: it is the live one."""
     is_script = name.endswith((".sh", ".bash"))
-    text = program.beginning(os.path.join(root, name)) if is_script else ""
+    text = safe_read.text(os.path.join(root, name)) if is_script else ""
     programs = [] if "KIT_CODE" in text else re.findall(r"[\w./-]+\.py\b", text)
     started = [word for word in programs if os.path.normpath(word) in names][:1]
     return [

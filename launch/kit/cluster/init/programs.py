@@ -87,7 +87,7 @@ def _of_user(folder: Path, name: str, why: str) -> Program:
 
 def _says(path: Path, *patterns: re.Pattern[str]) -> bool:
     """Return True if all patterns are in a program's text."""
-    text = program.beginning(str(path))
+    text = safe_read.text(path)
     return all(pattern.search(text) for pattern in patterns)
 
 
