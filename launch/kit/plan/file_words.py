@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -40,12 +41,13 @@ _INTO_COPY = re.compile(r"\"?\$(KIT_CODE|\{KIT_CODE(:-\.?)?\})\"?")
 # Where only such commands run, as in `$(cd .. && pwd)` and `(cd build && make)`, a `cd` moves no
 # program of the user's, nor its arguments.
 _SUBSHELLS = ("Subshell", "CmdSubst", "ProcSubst")
-_HELPERS = set(
+_HARMLESS = _MOVERS | set(
     """
     [ : basename cat cmake dirname echo exit git ls make mkdir ninja printf pwd readlink realpath rm
     tar test true unzip
     """.split()
 )
+_EVERYWHERE = range(sys.maxsize)
 _VARIABLE = re.compile(r"\"?\$\{?(\w+)\}?\"?")
 
 
@@ -85,7 +87,7 @@ def words(lines: str) -> tuple[Word, ...]:
 
     What is in quotes, a comment or a here-document is none, nor is what a redirection names.
     """
-    script, is_moved = _read(lines)[0], _moved(lines)
+    script, moved = _read(lines)[0], _moved(lines)
     if not script:
         return ()
     found = []
@@ -94,7 +96,7 @@ def words(lines: str) -> tuple[Word, ...]:
         if _PLAIN.fullmatch(text):
             before, path = _split(before, text)
             start = node["Pos"]["Offset"] + len(text[: len(text) - len(path)].encode())
-            is_placed = os.path.isabs(path) or not is_moved[start]
+            is_placed = os.path.isabs(path) or not any(start in place for place in moved)
             found.append(Word(node["Pos"]["Line"], start, path, before, is_placed))
     return tuple(found)
 
@@ -125,7 +127,7 @@ def writer(job: Job, path: str, view: FileView) -> str:
 
 def changes_folder(lines: str) -> bool:
     """Return whether relative names in bash may begin elsewhere than at the working directory."""
-    return 0 not in _moved(lines)
+    return _EVERYWHERE in _moved(lines)
 
 
 def names_copy(lines: str) -> bool:
@@ -134,29 +136,21 @@ def names_copy(lines: str) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _moved(lines: str) -> bytes:
-    """Return 1 for each byte of bash at which names may do so, and 0 for the others.
-
-    They are all of them, or those of subshells that move nobody else. One stands for the end.
-    """
-    script, size = _read(lines)[0], len(lines.encode(errors="surrogateescape")) + 1
-    is_mentioned = _mentions_move(lines)
+def _moved(lines: str) -> tuple[range, ...]:
+    """Return the bytes of bash at which names may do so: all, or those of harmless subshells."""
+    script, is_mentioned = _read(lines)[0], _mentions_move(lines)
     if not script:
-        return (b"\1" if is_mentioned else b"\0") * size
+        return (_EVERYWHERE,) if is_mentioned else ()
     nodes = [*shell.descend(script)]
     moves = [node["Pos"]["Offset"] for node in nodes if _is_move(node, is_mentioned)]
-    is_move, is_harmless, found = (bytearray(size) for _ in range(3))
-    for at in moves:
-        is_move[at] = 1
-    for node in nodes:
-        if node.get("Type") in _SUBSHELLS and _is_harmless(node):
-            place = slice(node["Pos"]["Offset"], node["End"]["Offset"])
-            ones = b"\1" * (place.stop - place.start)
-            is_harmless[place] = ones
-            if 1 in is_move[place]:
-                found[place] = ones
-    is_outside = any(not is_harmless[at] for at in moves)
-    return b"\1" * size if is_outside else bytes(found)
+    subshells = [
+        range(node["Pos"]["Offset"], node["End"]["Offset"])
+        for node in nodes
+        if node.get("Type") in _SUBSHELLS and shell.programs_inside(node) <= _HARMLESS
+    ]
+    if not all(any(at in place for place in subshells) for at in moves):
+        return (_EVERYWHERE,)
+    return tuple(place for place in subshells if any(at in place for at in moves))
 
 
 def _is_move(node: Node, is_mentioned: bool) -> bool:
@@ -188,11 +182,6 @@ def _is_move(node: Node, is_mentioned: bool) -> bool:
 
 def _mentions_move(text: str) -> bool:
     return _MOVES.search(re.sub(r"(?m)(?<!\S)#.*", "", text)) is not None
-
-
-def _is_harmless(subshell: Node) -> bool:
-    calls = [node for node in shell.descend(subshell) if node.get("Type") == "CallExpr"]
-    return all(shell.literals(call)[0] in _MOVERS | _HELPERS for call in calls if call.get("Args"))
 
 
 def unread(lines: str) -> str:
