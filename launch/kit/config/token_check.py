@@ -35,6 +35,10 @@ _GIVEN = re.compile(
 )
 _IN_RECORDS = "which process lists and records of the job would show"
 _IN_RUN = "and would be in env.sh and in run.json"
+_TAKE_OUT = (
+    "take it out, name a variable for it under `secrets:`, "
+    "and have the program read that (docs/secrets.md)"
+)
 
 
 def refuse_value(name: str, text: str, where: str, problems: Problems) -> None:
@@ -43,17 +47,13 @@ def refuse_value(name: str, text: str, where: str, problems: Problems) -> None:
         f"take the value out, and write `secrets: [{name}]`: "
         "kit submit reads it from your environment (docs/secrets.md)"
     )
-    if found := redact.kind(text, name):
-        problems.add(where, f"the value of {name} looks like {found}, {_IN_RUN}", fix)
-    elif _may_be_secret(name, text):
-        problem = f"the value of {name} may be a secret, judging by its name, {_IN_RUN}"
-        problems.warn(where, problem, f"if it is one, {fix}")
+    _judge(name, text, where, problems, _IN_RUN, fix)
 
 
 def refuse_text(what: str, text: str, where: str, problems: Problems) -> None:
     """Note a problem if an argument or an option, which Slurm records, looks like a secret."""
     if found := redact.kind(text):
-        _refuse(f"{what} looks like {found}", where, problems)
+        problems.add(where, f"{what} looks like {found}, {_IN_RECORDS}", _TAKE_OUT)
 
 
 def refuse_arguments(words: Sequence[str], where: str, problems: Problems) -> None:
@@ -63,7 +63,7 @@ def refuse_arguments(words: Sequence[str], where: str, problems: Problems) -> No
         _judge_pairs(word, where, problems)
         # No message may hold --password=hunter2 as the name of what follows.
         if re.fullmatch(r"-[\w-]+", before) and not word.startswith("-"):
-            _judge(before, word, where, problems)
+            _judge_argument(before, word, where, problems)
 
 
 def refuse_lines(text: str, where: str, problems: Problems) -> None:
@@ -74,33 +74,22 @@ def refuse_lines(text: str, where: str, problems: Problems) -> None:
 
 def _judge_pairs(text: str, where: str, problems: Problems) -> None:
     for option, variable, value in _GIVEN.findall(text):
-        _judge(option or variable, value, where, problems)
+        _judge_argument(option or variable, value, where, problems)
 
 
-def _judge(name: str, value: str, where: str, problems: Problems) -> None:
+def _judge_argument(name: str, value: str, where: str, problems: Problems) -> None:
     """Note what the name of a value says of it, where its form says nothing."""
-    if redact.kind(value):
-        return  # it is refused already
+    if not redact.kind(value):  # else it is refused already
+        _judge(name, value, where, problems, _IN_RECORDS, _TAKE_OUT)
+
+
+def _judge(name: str, value: str, where: str, problems: Problems, shown: str, fix: str) -> None:
+    """Note a problem, or a warning, if a value looks like a secret; `shown` tells where it is."""
     if found := redact.kind(value, name):
-        _refuse(f"the value of {name} looks like {found}", where, problems)
+        problems.add(where, f"the value of {name} looks like {found}, {shown}", fix)
     elif _may_be_secret(name, value):
-        _refuse(
-            f"the value of {name} may be a secret, judging by its name",
-            where,
-            problems,
-            warns=True,
-        )
-
-
-def _refuse(problem: str, where: str, problems: Problems, *, warns: bool = False) -> None:
-    fix = (
-        "take it out, name a variable for it under `secrets:`, "
-        "and have the program read that (docs/secrets.md)"
-    )
-    if warns:
-        problems.warn(where, f"{problem}, {_IN_RECORDS}", f"if it is one, {fix}")
-    else:
-        problems.add(where, f"{problem}, {_IN_RECORDS}", fix)
+        problem = f"the value of {name} may be a secret, judging by its name, {shown}"
+        problems.warn(where, problem, f"if it is one, {fix}")
 
 
 def _may_be_secret(name: str, value: str) -> bool:
