@@ -25,7 +25,7 @@ from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
 from kit.images.sources import adopt, find
 from kit.images.sources.source import Source
-from kit.plan import git
+from kit.plan import git_facts
 from kit.registry import oci
 
 
@@ -274,5 +274,5 @@ def _labels(found: recipe.Recipe, place: store.Place) -> dict[str, str]:
 
 
 def _revision(folder: Path) -> Optional[str]:
-    said = git.output(str(folder), "describe", "--always", "--dirty", "--abbrev=40")
+    said = git_facts.output(str(folder), "describe", "--always", "--dirty", "--abbrev=40")
     return os.fsdecode(said or b"").strip() or None

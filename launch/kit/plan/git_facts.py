@@ -1,25 +1,44 @@
-"""Tell the revision of a checkout, and what differs from it, for the record of a run."""
+"""Ask git, which starts no program that the checkout's own configuration names, but for filters."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterable
 from typing import Optional
 
 from kit.base.errors import warn
-from kit.plan import file_list, git, key_files
+from kit.plan import file_list, key_files
 from kit.plan.file_list import GitRecord
 
+# A git hook that calls kit sets these for its own repository.
+_OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 # No program that the checkout's configuration names is started, and each file has its own part.
 _DIFF = (
     "-c diff.relative=false diff HEAD --no-color --no-ext-diff --no-textconv --no-renames"
 ).split()
 
 
-def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
-    """Return the revision and the difference, without keys; None where there is no checkout.
+def output(root: str, *arguments: str, timeout_s: float = 120) -> Optional[bytes]:
+    """Return what git prints about a folder; None where it fails."""
+    env = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS}
+    # To fetch an object that is missing, git would start the remote's own program.
+    env["GIT_ALLOW_PROTOCOL"] = ""
+    command = ["git", "-C", root, "-c", "core.fsmonitor=false", "--no-optional-locks", *arguments]
+    nothing = subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command, capture_output=True, stdin=nothing, env=env, timeout=timeout_s
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
 
-    The difference is missing where git cannot tell it.
+
+def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
+    """Return what a run's record says of a folder: revision and difference, without keys.
+
+    None where there is no checkout; the difference is missing where git cannot tell it.
     """
     if listed := file_list.read(folder):
         return listed.git
@@ -27,7 +46,7 @@ def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
     if revision is None:
         return None
     head, _, top = revision.rstrip("\n").partition("\n")
-    names = git.output(folder, *_DIFF, "--name-only", "-z", timeout_s=10)
+    names = output(folder, *_DIFF, "--name-only", "-z", timeout_s=10)
     changed = os.fsdecode(names or b"").split("\0")[:-1]
     left_out = [f":(top,exclude,literal){name}" for name in key_files.among(top, changed, keyrings)]
     words = ["--src-prefix=a/", "--dst-prefix=b/", "--", ":/", *left_out]
@@ -42,5 +61,5 @@ def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
 
 
 def _git(folder: str, *arguments: str) -> Optional[str]:
-    output = git.output(folder, *arguments, timeout_s=10)
-    return None if output is None else output.decode("utf-8", "replace")
+    said = output(folder, *arguments, timeout_s=10)
+    return None if said is None else said.decode("utf-8", "replace")

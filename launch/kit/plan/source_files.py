@@ -18,7 +18,7 @@ from kit.base.errors import Problems
 from kit.base.formats import first, size
 from kit.config import image_files
 from kit.files import dockerignore, safe_write
-from kit.plan import file_list, git, key_files, run_paths
+from kit.plan import file_list, git_facts, key_files, run_paths
 
 LARGE = 10 << 20  # bytes of one file
 MOST_BYTES = 200 << 20
@@ -219,7 +219,7 @@ def _in_checkout(root: str) -> bool:
 
 def _git_lists(root: str, *which: str) -> Optional[dict[str, bool]]:
     """Return {file: whether git tracks it} for the files that `git ls-files` lists."""
-    output = git.output(root, "ls-files", "-z", "-t", *which, "--exclude-standard")
+    output = git_facts.output(root, "ls-files", "-z", "-t", *which, "--exclude-standard")
     if output is None:
         return None
     lines = (os.fsdecode(line) for line in output.split(b"\0") if line)
