@@ -62,7 +62,7 @@ class JobRequest:
         job = job_file.without(job, unused, self.command, self.problems)
         options = {
             name: item
-            for name, item in (job.slurm or {}).items()
+            for name, item in job.slurm.items()
             if name not in _WAITS or is_option(item.where)
         }
         return replace(job, slurm=options)
@@ -72,7 +72,7 @@ class JobRequest:
         named = job.image or ""
         if use.runs_here:
             job = this_machine.ask_no_slurm(this_machine.fit(job, self.problems))
-        folder = run_dir.new_path(output, job.name or "job", self.problems)
+        folder = run_dir.new_path(output, job.name, self.problems)
         judge = check.HeaderCheck(job, self.problems) if use.asks_site else None
         plan = resolve.resolve(job, folder, self.problems, use.code, judge, is_dry=use.is_dry)
         if named and job.image != named:

@@ -65,13 +65,14 @@ class BadDays:
         " goes back to the queue [120]",
         belongs_to="on_preempt",
     )
-    checkpoints: Optional[str] = key(
+    checkpoints: str = key(
         values.line,
         "the program's folder of checkpoints, relative to the working directory; a new file in it"
         " shows that the run makes progress",
         "DIR",
         other_names="checkpoint_dir checkpoint_folder ckpt_dir",
         belongs_to="on_preempt stall_timeout",
+        default="",
     )
     max_requeues: Optional[int] = key(
         values.count_or_zero,

@@ -42,39 +42,44 @@ of_many = functools.partial(key, panel="Many runs")
 class Job(BadDays):
     """A job as the user wrote it; None: not given. Only `command`, or `script`, is required."""
 
-    name: Optional[str] = key(
+    name: str = key(
         values.line,
         "the job's name [the file's name; that of job.yaml's folder]",
         "TEXT",
         as_sbatch="-J --job-name",
         other_names="job_name",
+        default="",
     )
-    command: Optional[tuple[str, ...]] = key(
+    command: tuple[str, ...] = key(
         command.parse,
         "the training script and its arguments",
         "TEXT",
         other_names="cmd program entrypoint",
+        default=(),
     )
-    script: Optional[str] = key(
+    script: str = key(
         values.lines,
         "lines of bash instead of `command`, for a program with a launcher of its own; they run "
         "once on each node, or with `launcher: torchrun`, `srun` or `mpi` for each rank",
         "TEXT",
         other_names="run",
+        default="",
     )
-    setup: Optional[str] = key(
+    setup: str = key(
         values.lines,
         "lines of bash that run in the container before the program, once on each node, or with"
         " `launcher: srun` or `mpi` for each rank; their variables reach the program",
         "TEXT",
         other_names="before_script pre_script prologue",
+        default="",
     )
-    host_setup: Optional[str] = of_nodes(
+    host_setup: str = of_nodes(
         values.lines,
         "lines of bash, such as `module load apptainer`, that run on the first node before"
         " everything else; their variables reach every node",
         "TEXT",
         other_names="modules",
+        default="",
     )
     image: Optional[str] = container(
         values.line,
@@ -150,12 +155,13 @@ class Job(BadDays):
         as_sbatch="-t",
         other_names="walltime time_limit",
     )
-    workdir: Optional[str] = container(
+    workdir: str = container(
         values.line,
         "where the command runs; mounted in the container [the job file's folder]",
         "DIR",
         other_names="cwd working_dir",
         anchor=paths.absolute,
+        default="",
     )
     code: Optional[str] = key(
         values.Words(
@@ -165,7 +171,7 @@ class Job(BadDays):
         "snapshot: run the code as it was at submission; live: as it is when the job starts"
         " [snapshot; kit run: live]",
     )
-    mounts: Optional[tuple[Mount, ...]] = container(
+    mounts: tuple[Mount, ...] = container(
         mount_list.parse,
         "folders or files to mount in the container, SOURCE:TARGET[:ro]; of a squashfs file"
         " (.sqsh), the content; {source, target, read_only, on_nodes} for a path with a colon or"
@@ -176,6 +182,7 @@ class Job(BadDays):
         anchor=mount_list.anchored,
         from_words=keys.as_list,
         add=mount_list.add,
+        default=(),
     )
     packages: Optional[tuple[Requirement, ...]] = container(
         requirements.parse,
@@ -187,13 +194,14 @@ class Job(BadDays):
         from_words=keys.as_list,
         add=operator.add,
     )
-    env: Optional[dict[str, str]] = key(
+    env: Mapping[str, str] = key(
         variables.environment,
         "variables for the training processes",
         "NAME=VALUE",
         other_names="environment variables",
         from_words=variables.from_words,
         add=operator.or_,
+        default={},
     )
     inherit: Optional[tuple[str, ...]] = key(
         inherit.parse,
@@ -202,7 +210,7 @@ class Job(BadDays):
         from_words=keys.as_list,
         add=inherit.add,
     )
-    secrets: Optional[dict[str, Secret]] = key(
+    secrets: Mapping[str, Secret] = key(
         secrets.parse,
         "variables whose values appear in no script, record or log; read at submission from the"
         " environment, file:PATH or command:LINE",
@@ -211,6 +219,7 @@ class Job(BadDays):
         anchor=secrets.anchored,
         from_words=secrets.from_words,
         add=operator.or_,
+        default={},
     )
     array: Optional[str] = of_many(
         values.array,
@@ -224,12 +233,13 @@ class Job(BadDays):
         from_words=sweeps.from_words,
         add=sweeps.add,
     )
-    slurm: Optional[dict[str, Located]] = of_nodes(
+    slurm: Mapping[str, Located] = of_nodes(
         values.options,
         "any sbatch option by its long name",
         "OPTION=VALUE",
         from_words=keys.as_mapping,
         add=operator.or_,
+        default={},
     )
     cluster: Optional[str] = of_nodes(
         values.line,

@@ -20,7 +20,7 @@ _OPTION_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S.*)")
 
 def check(job: Job, view: FileView, problems: Problems) -> None:
     """Warn of missing configuration files, of options glued to values, and of one rank's number."""
-    words, where = job.command or (), job.where("command")
+    words, where = job.command, job.where("command")
     for before, word in zip(words, words[1:]):
         if found := _OPTION_AND_VALUE.fullmatch(word):
             problem = f"the program gets '{word}' as a single argument"
@@ -48,7 +48,7 @@ def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None
     path = view.on_this_side(name)
     if os.path.isabs(name) or path is None or os.path.exists(path):
         return
-    if file_words.changes_folder(job.script or ""):
+    if file_words.changes_folder(job.script):
         return  # whose "$@" may begin elsewhere
     if file_words.writer(job, name, view):
         return

@@ -116,7 +116,7 @@ def writer(job: Job, path: str, view: FileView) -> str:
     """Return the key of the job's lines that write a file, as far as they say so; else ""."""
     name = os.path.basename(path)
     for key in run_paths.LINES:
-        lines = getattr(job, key) or ""
+        lines = getattr(job, key)
         # Behind a `cd`, only the file's own name is known.
         same = os.path.basename if changes_folder(lines) else view.full
         alike = (each for each in written(lines) if os.path.basename(each) == name)

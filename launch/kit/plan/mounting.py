@@ -75,7 +75,7 @@ def complete(
 
     `is_dry`: nothing is started, and without Slurm here a source may be on another machine.
     """
-    own = tuple(_as_data(mount, problems) for mount in job.mounts or ())
+    own = tuple(_as_data(mount, problems) for mount in job.mounts)
     _check_own(own, problems, is_elsewhere=is_dry and not shutil.which("sinfo"))
     if job.workdir and not os.path.isdir(job.workdir):
         fix = "name an existing one"
@@ -90,7 +90,7 @@ def complete(
                 fix = "use an image, or mount it under its own name"
                 problem = f"without a container, {mount.source} cannot appear as {mount.target}"
                 problems.add(mount.where, problem, fix)
-        return FileView(own, False, job.workdir or "")
+        return FileView(own, False, job.workdir)
     if job.workdir == "/":
         fix = "start from the project's folder, or name it: --workdir DIR"
         problem = "the working directory is /, which would replace the container's"
@@ -103,7 +103,7 @@ def complete(
         # Last, so that no other mount hides it or makes it read-only.
         mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
     check_expressible(mounts, runtime, problems)
-    return FileView(tuple(mounts), True, job.workdir or "")
+    return FileView(tuple(mounts), True, job.workdir)
 
 
 def _behind_read_only(folder: str, own: tuple[Mount, ...]) -> int:

@@ -29,7 +29,7 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
     for key in run_paths.LINES:
         if lines := getattr(job, key):
             _check_syntax(key, lines, job.where(key), problems)
-    if view.has_container and (found := _MODULE.search(job.setup or "")):
+    if view.has_container and (found := _MODULE.search(job.setup)):
         problem = f"`{found[0].strip()}` runs in the container, and modules are the nodes' own"
         fix = "modules belong under `host_setup: |`, unless the image has modules itself"
         problems.warn(job.where("setup"), problem, fix)

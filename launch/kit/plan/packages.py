@@ -51,7 +51,7 @@ def requested(job: Job, runtime: Optional[Plugin], scratch: str, problems: Probl
 
 def _check_mounts(job: Job, problems: Problems) -> None:
     """Refuse a mount in which a runtime would have to make the packages' folder, on the host."""
-    for mount in job.mounts or ():
+    for mount in job.mounts:
         if not leads_out(os.path.relpath(TARGET, mount.target)):
             problem = f"the job's packages cannot be at {TARGET} if {mount.target} is a mount"
             fix = "mount only what you need, such as to /opt/NAME"

@@ -33,7 +33,7 @@ def on_preempt(job: Job, problems: Problems) -> str:
         problem = "torchrun would start ranks again at once that have stopped for a checkpoint"
         fix = "leave `elastic` out: then kit starts them again, and knows which have stopped"
         problems.add(job.where("elastic"), problem, fix)
-    if chosen == "requeue" and job.checkpoints is None and job.max_requeues is None:
+    if chosen == "requeue" and not job.checkpoints and job.max_requeues is None:
         problem = "nothing would stop a run that is started again and again and gets nowhere"
         fix = "name the folder to which the program writes its checkpoints: `checkpoints: out/`"
         fix = f"{fix}; or only limit the attempts: `max_requeues: 20`"
@@ -77,7 +77,7 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
 
     It is written as the program names it: from the working directory, and in the container.
     """
-    if job.checkpoints is None:
+    if not job.checkpoints:
         return ""
     named = os.path.expanduser(job.checkpoints)
     inside, path = view.full(named), view.on_this_side(named)

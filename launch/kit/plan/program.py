@@ -33,7 +33,7 @@ TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
 
 
 def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
-    if not job.command or not os.path.isdir(job.workdir or ""):
+    if not job.command or not os.path.isdir(job.workdir):
         return
     if not job.script:
         _check_shell_script(job, launcher, view, problems)
@@ -49,9 +49,9 @@ def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Proble
 
 def _check_word(job: Job, view: FileView, problems: Problems) -> None:
     """Refuse a word without a slash that only names a file here: it is looked for on PATH alone."""
-    folder = view.on_this_side(job.workdir or "")
-    word = (job.command or ("",))[0]
-    if folder is None or word in PYTHONS or shutil.which(word) or "PATH" in (job.env or {}):
+    folder = view.on_this_side(job.workdir)
+    word = job.command[0]
+    if folder is None or word in PYTHONS or shutil.which(word) or "PATH" in job.env:
         return
     if word.endswith((".yaml", ".yml", ".json")):
         fix = f"name the program first: `command: train.py {word}`"
@@ -76,7 +76,7 @@ def _check_shell_script(
     job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems
 ) -> None:
     """Refuse a batch script, which would ask Slurm for nothing; warn of one that starts ranks."""
-    words = job.command or ()
+    words = job.command
     is_shell = words[0] in shell_words.SHELLS
     if is_shell:
         words = tuple(word for word in words[1:] if not word.startswith("-"))
@@ -188,7 +188,7 @@ def _check_spawn(script: str, path: str, launcher: str, problems: Problems) -> N
 
 def _check_own_launcher(job: Job, launcher: str, problems: Problems) -> None:
     """Refuse a program that starts torchrun or accelerate itself, as once for every rank."""
-    name, fix = other_tools.own_launcher(job.command or ("",))
+    name, fix = other_tools.own_launcher(job.command)
     if fix and job.most_nodes * job.ranks_per_node > 1:
         effect = f"{launcher} would start it once for every rank"
         problem = f"{name} starts its ranks itself, and {effect}"

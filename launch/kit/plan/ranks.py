@@ -28,7 +28,7 @@ def layout(
     processes = _own_processes(launcher) or job.processes_per_node or job.gpus_per_node or 1
     is_task = launcher and launcher.words("tasks-per-node") == ["processes"]
     found = Layout(
-        name=job.name or "",
+        name=job.name,
         run_dir=run_dir,
         nodes=nodes.most,
         least=0 if nodes.least == nodes.most else nodes.least,
@@ -124,7 +124,7 @@ def _compare(job: Job, found: Layout, asked: GpuRequest, where: str, problems: P
     if asked.of_all_nodes:
         on, own = "on all nodes together", f"{own} on each of {_nodes_in_words(found)}"
     fix = f"take the GPUs out of {name}" if name in gpu_request.LISTS else f"leave {name} out"
-    if name not in (job.slurm or {}):
+    if name not in job.slurm:
         fix += f", for this job alone: `slurm: {{{name}: no}}`"
     if not asked.of_all_nodes:
         fix = f"write `gpus_per_node: {asked.total}`, or {fix}"

@@ -81,7 +81,7 @@ def resolve(
     cluster = _load_cluster(job, problems)
     chosen = _choose_plugins(job, cluster, problems, is_dry=is_dry)
     array, sweep = sweep_table.resolve(job, problems)
-    options = {**cluster.slurm, **(job.slurm or {})}
+    options = {**cluster.slurm, **job.slurm}
     layout = ranks.layout(job, run_dir, chosen.launcher, options, array)
     ranks.check(job, chosen.launcher, layout, options, problems)
     preemption.check_time(job, chosen.on_preempt, options, problems)
@@ -93,7 +93,7 @@ def resolve(
     variables = take_variables(job, cluster, problems)
     rank_program, why_live = _live_program(job, run_dir, chosen.launcher, variables), ""
     is_live = (job.code or code) == "live" or not chosen.runtime
-    if not is_live and job.command and os.path.isdir(job.workdir or ""):
+    if not is_live and job.command and os.path.isdir(job.workdir):
         rank_program, why_live = snapshot.freeze(
             rank_program, job, run_dir, view, variables.keyrings, problems
         )
@@ -101,7 +101,7 @@ def resolve(
     header = sbatch.header(job, cluster, layout, chosen.launcher, left_out, problems)
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
-    sources = secrets.resolve({**cluster.secrets, **(job.secrets or {})}, variables.own, problems)
+    sources = secrets.resolve({**cluster.secrets, **job.secrets}, variables.own, problems)
     policy = _policy(job, run_dir, chosen.on_preempt, view, sources, problems)
     container = _container(job, chosen, view, cluster.scratch, problems)
     problems.raise_if_any()
@@ -175,8 +175,8 @@ def take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables:
     """Return the variables of a job: its own, its profile's, and what it inherits of this shell."""
     asked = inherit.by_name(job.inherit)
     of_profile = {name: value for name, value in cluster.env.items() if name not in asked}
-    own = {**of_profile, **(job.env or {})}
-    named = [*cluster.secrets.values(), *(job.secrets or {}).values()]
+    own = {**of_profile, **job.env}
+    named = [*cluster.secrets.values(), *job.secrets.values()]
     known = {*own, *(secret.name for secret in named)}
     inherited = inherit.take(job.inherit, job.where("inherit"), known, problems)
     return Variables(own, inherited, tuple(item.at for item in named if item.source == "file"))
@@ -186,16 +186,16 @@ def _live_program(
     job: Job, run_dir: str, launcher: Optional[Plugin], variables: Variables
 ) -> RankProgram:
     """Return what runs, with live code, and without its secrets and its sweep."""
-    command = job.command or ()
+    command = job.command
     if job.script:
         command = ("bash", f"{run_dir}/{run_paths.OWN_LINES}", "script", *command[2:])
     return RankProgram(
         launcher=launcher.name if launcher else "",
         command=command,
-        script=job.script or "",
-        setup=job.setup or "",
-        host_setup=job.host_setup or "",
-        workdir=job.workdir or "",
+        script=job.script,
+        setup=job.setup,
+        host_setup=job.host_setup,
+        workdir=job.workdir,
         env=tuple({**variables.inherited, **variables.own}.items()),
         inherited=tuple(variables.inherited),
         secrets=(),

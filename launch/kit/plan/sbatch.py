@@ -80,7 +80,7 @@ def header(
 
 def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
     """Return the options of the profile and, over them, those of the job."""
-    mine = dict(job.slurm or {})
+    mine = dict(job.slurm)
     replaced = {"requeue", "no-requeue"} if job.on_preempt in REQUEUES else set()
     # What is typed replaces an alternative in the file, and the job's own that of the profile.
     for names in sbatch_variables.ALTERNATIVES:

@@ -57,7 +57,7 @@ def freeze(
 
     Nothing is copied yet. The copy never has `keyrings`, the files that secrets name.
     """
-    root = view.on_this_side(job.workdir or "")
+    root = view.on_this_side(job.workdir)
     words = _file_words(live.command, job, root, view) if root else {}
     in_script = _words_of_script(live.script, root, view) if root else {}
     module = program.module(live.command)
@@ -87,7 +87,7 @@ def freeze(
     files = tuple(name for word in used.values() for name in word.files)
     files += tuple(dict.fromkeys(frozen.values()))
     notes = snapshot_notes.of_copy(job, live.script, sources, files, made)
-    snapshot = Snapshot(sources, job.workdir or "", files, is_module, tuple(notes))
+    snapshot = Snapshot(sources, job.workdir, files, is_module, tuple(notes))
     command = _frozen_command(live.command, used, module if is_module else None, run_dir)
     env = tuple(_frozen_env(dict(live.env), snapshot, f"{run_dir}/{run_paths.CODE}").items())
     script = file_words.with_frozen(live.script, frozen)
@@ -109,7 +109,7 @@ def _frozen_command(
 def _file_words(command: tuple[str, ...], job: Job, root: str, view: FileView) -> dict[int, _Word]:
     """Return {index: word} of the words that name code or settings of the working directory."""
     found = {}
-    is_moved = file_words.changes_folder(job.script or "")
+    is_moved = file_words.changes_folder(job.script)
     for index, word in enumerate(command):
         is_option = index > 0 and word.startswith("-")
         option, equals, path = word.partition("=") if is_option else ("", "", word)

@@ -56,7 +56,7 @@ def _made(made: dict[str, str]) -> list[str]:
 
 def _unread(job: Job) -> list[str]:
     """Return notes about lines that may write files, and that kit cannot read."""
-    why = {key: file_words.unread(getattr(job, key) or "") for key in ("setup", "host_setup")}
+    why = {key: file_words.unread(getattr(job, key)) for key in ("setup", "host_setup")}
     return [f"kit finds no files that {key} writes: {text}" for key, text in why.items() if text]
 
 

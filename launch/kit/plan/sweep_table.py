@@ -81,8 +81,7 @@ def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
                 problem = f"the sweep's {name} is given at {places[name]}, too"
                 problems.add(axis.where, problem, _fix_of_twice(sweep))
             places[name] = axis.where
-    texts = {"command": job.command or (), "env": tuple((job.env or {}).values())}
-    texts["checkpoints"] = (job.checkpoints or "",)
+    texts = {"command": job.command, "env": job.env.values(), "checkpoints": [job.checkpoints]}
     used = {
         name: key
         for key, words in texts.items()

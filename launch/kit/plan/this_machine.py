@@ -33,7 +33,7 @@ def ask_no_slurm(job: Job) -> Job:
     """Return the job without requests to Slurm that fit other nodes and another time limit."""
     names = [name for name in (*gpu_request.OPTIONS, "time-min") if name != "gpus-per-node"]
     unset = dict.fromkeys(names, Located("no", ""))
-    return replace(job, slurm={**(job.slurm or {}), **unset}, without_slurm=True)
+    return replace(job, slurm={**job.slurm, **unset}, without_slurm=True)
 
 
 def of_file(plan: Plan, file: str) -> Plan:
@@ -61,16 +61,15 @@ def _with_gpus(job: Job, problems: Problems) -> Job:
     most = _ranks(replace(job, processes_per_node=per_node))
     on_gpus = f"to use what is here: -j {nodes}x{most} --gpus-per-node {per_node}"
     on_cpus = f"--gpus-per-node 0 -j {nodes}x{ranks}"
-    env = job.env or {}
     # The job itself may say which GPUs its ranks see.
-    without_gpus = replace(job, env={**env, VISIBLE: env.get(VISIBLE, "")})
+    without_gpus = replace(job, env={**job.env, VISIBLE: job.env.get(VISIBLE, "")})
     if asked and not count and not glob(AMD):
         problem = f"{here}, and the job asks for {asked} on each node, so its ranks run on the CPUs"
         problems.warn(job.where("gpus_per_node"), problem, f"to say that you mean it: {on_cpus}")
     elif asked and asked > per_node > 0:
         problem = f"{here}, and the job asks for {asked} {each}"
         problems.add(job.where("gpus_per_node"), problem, f"{on_gpus}; on the CPUs: {on_cpus}")
-    elif asked is None and ranks > per_node > 0 and VISIBLE not in env:
+    elif asked is None and ranks > per_node > 0 and VISIBLE not in job.env:
         problem = f"{here}, and the job starts {ranks} ranks {each}, so they run on the CPUs"
         fix = f"{on_gpus}; to say that you mean the CPUs: {on_cpus}"
         problems.warn(job.where("processes_per_node"), problem, fix)

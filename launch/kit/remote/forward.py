@@ -53,7 +53,7 @@ def _with_job(typed: Typed, site: Cluster) -> int:
     job = typed.load(problems)
     image, root = image_copy.of_job(job, problems), project.root_of(job)
     problems.raise_if_any()
-    secrets = tuple({**site.secrets, **(job.secrets or {})}.values())
+    secrets = tuple({**site.secrets, **job.secrets}.values())
     here = root or os.getcwd()
     environment = resolve.take_variables(job, site, Problems()).inherited
     is_rehearsal = typed.value("dry_run") or typed.value("test_only")

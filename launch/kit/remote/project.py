@@ -25,8 +25,7 @@ DOING = "nothing has begun"
 
 def root_of(job: Job) -> str:
     """Return the job's working directory; "" where this machine has none of that name."""
-    workdir = job.workdir or ""
-    return workdir if os.path.isdir(workdir) else ""
+    return job.workdir if os.path.isdir(job.workdir) else ""
 
 
 def own_name(root: str, file: str) -> str:
@@ -41,7 +40,7 @@ def read(
     """Return the files of a job's project; its job file travels even if git ignores it."""
     found = source_files.find(root, job.where("workdir"), problems, keyrings)
     own = own_name(root, job_file)
-    for name in sorted({*(job.command or ()), own} & set(found.keys)):
+    for name in sorted({*job.command, own} & set(found.keys)):
         fix = "take the key out, and name it under `secrets:`"
         fix = f"{fix}; or have git track the file, if it is not a key"
         problems.add("", f"{name} looks like a key, or has one in its text, and is not copied", fix)

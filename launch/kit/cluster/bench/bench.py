@@ -59,7 +59,7 @@ def load(
     left_out = ("sweep", "array", *preemption.NEVER)
     job = job_file.without(job, left_out, "bench", problems)
     time = job.time if "time" in overrides else TIME
-    slurm = dict(job.slurm or {})
+    slurm = dict(job.slurm)
     if not is_option(slurm.get("time-min", Located("", "")).where):
         slurm["time-min"] = Located("no", "")  # it is for the training, and longer
     return replace(job, name=name, launcher=launcher, time=time, slurm=slurm, code="live")

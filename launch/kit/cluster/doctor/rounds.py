@@ -82,7 +82,7 @@ def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Needs, Optional[Plan]]:
         job = job_file.load(wanted.job, given, [], problems)
         if not on_slurm:  # as kit run does; what is missing here, the checks say
             job = this_machine.ask_no_slurm(this_machine.fit(job, Problems()))
-        plan = resolve.resolve(job, str(run_dir.choose(job.name or "job")), problems, "live")
+        plan = resolve.resolve(job, str(run_dir.choose(job.name)), problems, "live")
         return _of_plan(plan), plan
     site = profiles.load(wanted.options.get("cluster"), "--cluster", problems)
     runtime = wanted.options.get("runtime") or site.runtime or ""

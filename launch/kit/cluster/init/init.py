@@ -211,7 +211,7 @@ def plan_of(job: Path, profile: Optional[Path] = None) -> Plan:
     problems = Problems()
     other = {"cluster": Located(str(profile), str(profile))} if profile else {}
     loaded = job_file.load(str(job), other, [], problems)
-    return resolve.resolve(loaded, str(run_dir.choose(loaded.name or "job")), problems, "live")
+    return resolve.resolve(loaded, str(run_dir.choose(loaded.name)), problems, "live")
 
 
 def _check(start: Start, beside: dict[Path, Path]) -> None:
