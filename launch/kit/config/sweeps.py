@@ -97,10 +97,8 @@ def table(sweep: Sweep) -> Table:
     """Return the grid of all axes; the last one changes fastest."""
     names = [name for axis in sweep for name in axis]
     grid = itertools.product(*(axis.rows for axis in sweep.values()))
-    points = [tuple(itertools.chain(*rows)) for rows in grid]
-    return tuple(
-        (name, tuple(point[column] for point in points)) for column, name in enumerate(names)
-    )
+    columns = zip(*(itertools.chain(*rows) for rows in grid))
+    return tuple(zip(names, columns))
 
 
 def _fill(word: str, point: dict[str, str]) -> str:

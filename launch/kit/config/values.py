@@ -102,22 +102,20 @@ def nodes(given: Located, problems: Problems) -> Optional[Nodes]:
     if found and 0 < int(found[1]) <= int(found[2]):
         return Nodes(int(found[1]), int(found[2]))
     if "-" in text[1:]:
-        problem = f"expected a range of nodes, not '{given.value}'"
-        problems.add(given.where, problem, "write the least first: 2-4")
-        return None
-    if isinstance(given.value, list):
+        expected, fix = "a range of nodes", "write the least first: 2-4"
+    elif isinstance(given.value, list):
+        expected = "a number of nodes"
         fix = (
             "write how many; which ones is for Slurm to choose, "
             'or: `slurm: {nodelist: "node1,node2"}`'
         )
-        problems.add(given.where, "expected a number of nodes, not a list", fix)
-        return None
-    if dotted := re.fullmatch(rf"({_N})\s*(?:\.\.|to|:)\s*({_N})", text):
-        problem = f"expected a number of nodes, or a range, not '{text}'"
-        problems.add(given.where, problem, f"write {dotted[1]}-{dotted[2]}")
-        return None
-    number = count(given, problems)
-    return Nodes(number, number) if number else None
+    elif dotted := re.fullmatch(rf"({_N})\s*(?:\.\.|to|:)\s*({_N})", text):
+        expected, fix = "a number of nodes, or a range", f"write {dotted[1]}-{dotted[2]}"
+    else:
+        number = count(given, problems)
+        return Nodes(number, number) if number else None
+    problems.add(given.where, f"expected {expected}, not {kind(given)}", fix)
+    return None
 
 
 def count_or_zero(given: Located, problems: Problems) -> Optional[int]:

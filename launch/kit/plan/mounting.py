@@ -108,14 +108,14 @@ def complete(
 
 def _behind_read_only(folder: str, own: tuple[Mount, ...]) -> int:
     """Return the place among the mounts at which those of folders above keep it writable."""
-    above = [
-        index
-        for index, mount in enumerate(own)
+    above = (
+        place
+        for place, mount in enumerate(own, 1)
         if mount.read_only
         and mount.source == mount.target
         and not paths.leads_out(os.path.relpath(folder, mount.target))
-    ]
-    return above[-1] + 1 if above else 0
+    )
+    return max(above, default=0)
 
 
 def is_there(path: str, mounts: list[Mount]) -> bool:

@@ -88,7 +88,7 @@ def _read(item: Requirement, prefix: str, problems: Problems, depth: int) -> lis
 def _lines(text: str) -> list[tuple[int, str]]:
     """Return the lines with their numbers, joined and without comments as pip reads them."""
     found, begun, start = [], "", 0
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate([*text.splitlines(), ""], 1):  # the last one may go on, too
         start = start if begun else number
         if line.endswith("\\") and not line.lstrip().startswith("#"):
             begun += line[:-1]
@@ -97,8 +97,6 @@ def _lines(text: str) -> list[tuple[int, str]]:
         begun = ""
         if whole:
             found.append((start, whole))
-    if begun.strip():
-        found.append((start, begun.strip()))
     return found
 
 

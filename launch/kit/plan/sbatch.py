@@ -110,9 +110,8 @@ def _check_against_job(
         problems.add(job.where("spares"), f"{problem}: Slurm starts no such job", fix)
     fix = "each rank takes the one of its local rank"
     asked = gpu_request.read({**own, "ntasks-per-node": str(layout.tasks_per_node)})
-    for_gpus = {request.option for request in asked} & {"tres-per-task"}
-    names = sorted({"gpus-per-task"} & own.keys() | for_gpus)
-    for name in names if layout.tasks_per_node > 1 else ():
+    per_task = [request.option for request in asked if request.option.endswith("-per-task")]
+    for name in per_task if layout.tasks_per_node > 1 else ():
         effect = "each rank sees only one GPU, and NCCL cannot use NVLink between them"
         own_key = f"use the job's own key: `gpus_per_node`; {fix}"
         problems.add(given[name].where, f"with {name} {effect}", own_key)
