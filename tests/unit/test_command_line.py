@@ -44,7 +44,7 @@ def test_every_command_is_found_in_the_file_that_the_one_list_of_them_names() ->
 
 
 def test_every_key_is_a_field_of_a_job() -> None:
-    assert {item.name for item in fields(jobs.Job)} == {*jobs.KEYS, "places", "typed", "without_slurm"}
+    assert {item.name for item in fields(jobs.Job)} == {*jobs.KEYS, "places", "typed", "without_slurm", "is_dry"}
 
 
 @functools.cache

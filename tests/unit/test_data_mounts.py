@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from kit.base.errors import KitError, Problems, UsageError
@@ -24,8 +23,8 @@ from kit.plan.mounting import FileView
 def complete(source: Path, target: str, runtime: str = "apptainer", read_only: bool = False) -> tuple[Mount, list[str]]:
     """The mount as a job gets it, and the problems."""
     problems = Problems()
-    job = SimpleNamespace(mounts=(Mount(str(source), target, read_only, "here"),), workdir=None, where=lambda key: key)
-    found = mounting.complete(job, "/run", plugins.find("runtimes", runtime, ""), problems)  # type: ignore[arg-type]
+    job = Job(mounts=(Mount(str(source), target, read_only, "here"),))
+    found = mounting.complete(job, "/run", plugins.find("runtimes", runtime, ""), problems)
     return found.mounts[0], [problem.problem for problem in problems.found]
 
 

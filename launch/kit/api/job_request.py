@@ -70,11 +70,12 @@ class JobRequest:
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""
         named = job.image or ""
+        job = replace(job, is_dry=use.is_dry)
         if use.runs_here:
             job = this_machine.ask_no_slurm(this_machine.fit(job, self.problems))
         folder = run_dir.new_path(output, job.name, self.problems)
         judge = check.HeaderCheck(job, self.problems) if use.asks_site else None
-        plan = resolve.resolve(job, folder, self.problems, use.code, judge, is_dry=use.is_dry)
+        plan = resolve.resolve(job, folder, self.problems, use.code, judge)
         if named and job.image != named:
             plan = this_machine.of_file(plan, named)
         for warning in self.problems.warnings:

@@ -264,6 +264,7 @@ class Job(BadDays):
     places: Mapping[str, str] = field(default_factory=dict)
     typed: frozenset[str] = frozenset()  # the keys whose values are not the file's
     without_slurm: bool = False  # it runs on this machine, whatever its file was written for
+    is_dry: bool = False  # it is only shown: its image and its mounts may be on another machine
 
     @property
     def most_nodes(self) -> int:

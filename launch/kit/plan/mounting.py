@@ -68,15 +68,10 @@ class FileView:
         return None
 
 
-def complete(
-    job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems, *, is_dry: bool = False
-) -> FileView:
-    """Return what the program sees, by mounts in the order in which they are made.
-
-    `is_dry`: nothing is started, and without Slurm here a source may be on another machine.
-    """
+def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Problems) -> FileView:
+    """Return what the program sees, by mounts in the order in which they are made."""
     own = tuple(_as_data(mount, problems) for mount in job.mounts)
-    _check_own(own, problems, is_elsewhere=is_dry and not shutil.which("sinfo"))
+    _check_own(own, problems, is_elsewhere=job.is_dry and not shutil.which("sinfo"))
     if job.workdir and not os.path.isdir(job.workdir):
         fix = "name an existing one"
         if outside := FileView(own, True, "").on_this_side(job.workdir):

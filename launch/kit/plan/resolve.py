@@ -72,20 +72,19 @@ def resolve(
     problems: Problems,
     code: str = "snapshot",
     judge: Optional[Judge] = None,
-    is_dry: bool = False,
 ) -> Plan:
-    """Return the plan. `code` is for a job that does not say; `is_dry`: it is only shown.
+    """Return the plan. `code` is for a job that does not say.
 
     Raises UsageError with every problem found, those of reading the job included.
     """
     cluster = _load_cluster(job, problems)
-    chosen = _choose_plugins(job, cluster, problems, is_dry=is_dry)
+    chosen = _choose_plugins(job, cluster, problems)
     array, sweep = sweep_table.resolve(job, problems)
     options = {**cluster.slurm, **job.slurm}
     layout = ranks.layout(job, run_dir, chosen.launcher, options, array)
     ranks.check(job, chosen.launcher, layout, options, problems)
     preemption.check_time(job, chosen.on_preempt, options, problems)
-    view = mounting.complete(job, run_dir, chosen.runtime, problems, is_dry=is_dry)
+    view = mounting.complete(job, run_dir, chosen.runtime, problems)
     check_line(run_dir, problems)
     if chosen.runtime:
         program.check(job, chosen.launcher, view, problems)
@@ -137,10 +136,8 @@ def _load_cluster(job: Job, problems: Problems) -> Cluster:
         return Cluster(name="unknown")
 
 
-def _choose_plugins(
-    job: Job, cluster: Cluster, problems: Problems, *, is_dry: bool
-) -> ChosenPlugins:
-    runtime, why_runtime = runtimes.runtime(job, cluster, problems, is_dry=is_dry)
+def _choose_plugins(job: Job, cluster: Cluster, problems: Problems) -> ChosenPlugins:
+    runtime, why_runtime = runtimes.runtime(job, cluster, problems)
     # A script is for a program that has a launcher of its own.
     name = job.launcher or ("spawn" if job.script else "torchrun")
     launcher = runtimes.plugin("launchers", name, job.where("launcher"), problems)

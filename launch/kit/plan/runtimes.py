@@ -20,13 +20,8 @@ from kit.config.yaml_source import is_option
 from kit.plan import staging
 
 
-def runtime(
-    job: Job, cluster: Cluster, problems: Problems, *, is_dry: bool = False
-) -> tuple[Optional[Plugin], str]:
-    """Return the runtime and the reason for it; no reason where the job names it.
-
-    `is_dry`: nothing is started, and an image's file may be on another machine.
-    """
+def runtime(job: Job, cluster: Cluster, problems: Problems) -> tuple[Optional[Plugin], str]:
+    """Return the runtime and the reason for it; no reason where the job names it."""
     kind = image_files.kind(job.image)
     name, why = job.runtime, ""
     if name is None or name == "auto":
@@ -37,7 +32,7 @@ def runtime(
         problem = "the runtime none uses no image, and --image names one"
         problems.add("--runtime", problem, "leave one of them out")
     if found and found.name != "none":
-        _check_image(job, kind, found, problems, is_dry=is_dry)
+        _check_image(job, kind, found, problems)
     elif found and not is_option(job.where("runtime")):  # else it is a rehearsal
         _warn_of_no_container(job, problems)
     return found, why
@@ -165,7 +160,7 @@ def is_here(runtime: Plugin) -> bool:
     return bool(shutil.which(runtime.tool))
 
 
-def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is_dry: bool) -> None:
+def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems) -> None:
     where, accepted = job.where("image"), runtime.words("images")
     if kind == "none":
         where_runtime = job.where("runtime")
@@ -177,7 +172,7 @@ def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems, *, is
     elif "://" not in kind and not os.path.exists(str(job.image)):
         is_path, problem, fix = suggest.image(str(job.image), where)
         fix = expansion.fix(str(job.image), fix)
-        (problems.warn if is_dry and is_path else problems.add)(where, problem, fix)
+        (problems.warn if job.is_dry and is_path else problems.add)(where, problem, fix)
     elif kind == "docker://" and kind not in accepted:
         way = f"kit build {job.image} (of a registry), or dockerd://NAME (of this machine)"
         fix = f"every node would download it; make a file of it once: {way}"
