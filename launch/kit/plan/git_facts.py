@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterable
 from typing import Optional
 
+from kit.base import program_output
 from kit.base.errors import warn
 from kit.plan import file_list, key_files
 from kit.plan.file_list import GitRecord
@@ -25,14 +25,8 @@ def output(root: str, *arguments: str, timeout_s: float = 120) -> Optional[bytes
     # To fetch an object that is missing, git would start the remote's own program.
     env["GIT_ALLOW_PROTOCOL"] = ""
     command = ["git", "-C", root, "-c", "core.fsmonitor=false", "--no-optional-locks", *arguments]
-    nothing = subprocess.DEVNULL
-    try:
-        done = subprocess.run(
-            command, capture_output=True, stdin=nothing, env=env, timeout=timeout_s
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+    done = program_output.ask(command, timeout_s, env=env)
+    return done.stdout if done and done.returncode == 0 else None
 
 
 def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from typing import Optional
 
+from kit.base import program_output
 from kit.base.errors import Problems
 from kit.config import other_tools, rank_starters, suggest, variables
 from kit.config.job import Job
@@ -48,19 +48,10 @@ def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
     env = {name: value for name, value in os.environ.items() if name not in changing}
     # It decides how a later line is read, and with -n bash does not execute the line that sets it.
     more = ["-O", "extglob"] if "extglob" in lines else []
-    try:
-        done = subprocess.run(
-            [bash, *more, "-n"],
-            input=lines.encode(errors="surrogateescape"),
-            capture_output=True,
-            env={**env, "LC_ALL": "C"},
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return  # the nodes' own bash will say so
-    found = _ERROR.search(done.stderr.decode(errors="replace"))
-    if done.returncode and found:
+    text = lines.encode(errors="surrogateescape")
+    done = program_output.ask([bash, *more, "-n"], PATIENCE_S, text, {**env, "LC_ALL": "C"})
+    said = done.stderr.decode(errors="replace") if done and done.returncode else ""
+    if found := _ERROR.search(said):  # else the nodes' own bash will say so
         problem = f"bash cannot read line {found[1]} of {key}: {found[2]}"
         problems.add(where, problem, "correct that line, or the one before it")
 

@@ -5,9 +5,9 @@ docs/distribution.md and docs/unpack.md have the numbers and their reasons.
 
 from __future__ import annotations
 
-import subprocess
 from typing import Optional
 
+from kit.base import program_output
 from kit.base.errors import Problems
 from kit.config.job import Job
 from kit.config.mount_list import Mount
@@ -46,14 +46,9 @@ def choose_stage(job: Job, runtime: Plugin) -> tuple[str, str]:
 
 def file_system(path: str) -> str:
     """Return the type of a path's file system, as df calls it; "" where df does not say."""
-    command = ["df", "--output=fstype", "--", path]
-    nothing = subprocess.DEVNULL
-    try:
-        done = subprocess.run(command, capture_output=True, stdin=nothing, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    words = done.stdout.decode("utf-8", "replace").split()
-    return words[-1] if done.returncode == 0 and words else ""
+    done = program_output.ask(["df", "--output=fstype", "--", path], 10)
+    words = done.stdout.decode("utf-8", "replace").split() if done else []
+    return words[-1] if done and done.returncode == 0 and words else ""
 
 
 def choose_unpack(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
 from typing import Any
 
-from kit.base import formats
+from kit.base import formats, program_output
 from kit.base.errors import Problems
 from kit.config import image_files, plugins
 from kit.config.job import Job
@@ -95,12 +94,8 @@ def _gpus_of_wsl() -> int:
     """Return how many GPUs Windows shows to its Linux, by one file for all of them."""
     if not glob(WSL):
         return 0
-    try:
-        command = ["nvidia-smi", "--list-gpus"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in said.splitlines())
+    done = program_output.ask(["nvidia-smi", "--list-gpus"], 10)
+    return sum(line.startswith(b"GPU ") for line in done.stdout.splitlines()) if done else 0
 
 
 def _ranks(job: Job) -> int:
@@ -156,9 +151,8 @@ def engine_of(record: dict[str, Any]) -> str:
     engine = str(record.get("engine"))
     if engine not in _engines() or not shutil.which(engine):
         return ""
-    command = [engine, "image", "inspect", str(record.get("image_id"))]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
-    return "" if done.returncode else engine
+    done = program_output.ask([engine, "image", "inspect", str(record.get("image_id"))], 60)
+    return engine if done and done.returncode == 0 else ""
 
 
 def _file_tools() -> list[str]:
