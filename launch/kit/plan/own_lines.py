@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Optional
 
 from kit.base import program_output
 from kit.base.errors import Problems
 from kit.config import other_tools, rank_starters, suggest, variables
 from kit.config.job import Job
-from kit.config.plugins import Plugin
 from kit.plan import file_words, run_paths
 from kit.plan.mounting import FileView
 
@@ -25,7 +23,7 @@ _BEFORE = re.compile(r"exec\Z|\w+=")  # what may stand before a command
 STARTERS = {"srun", "sbatch", "salloc", "mpirun", "mpiexec"}
 
 
-def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
+def check(job: Job, launcher: str, view: FileView, problems: Problems) -> None:
     for key in run_paths.LINES:
         if lines := getattr(job, key):
             _check_syntax(key, lines, job.where(key), problems)
@@ -56,10 +54,10 @@ def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
         problems.add(where, problem, "correct that line, or the one before it")
 
 
-def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Problems) -> None:
+def _check_ranks(job: Job, script: str, launcher: str, problems: Problems) -> None:
     """Refuse a rank's variables where the script runs once on a node with several ranks."""
     found = _OF_RANK.search(script)
-    if not found or job.ranks_per_node == 1 or not launcher or launcher.name != "spawn":
+    if not found or job.ranks_per_node == 1 or launcher != "spawn":
         return
     problem = f"the script runs once on each node, which has no ${found[1]}"
     each = f"once for each of the {job.ranks_per_node} ranks"
@@ -69,10 +67,10 @@ def _check_ranks(job: Job, script: str, launcher: Optional[Plugin], problems: Pr
 
 
 def warn_of_starter(
-    job: Job, lines: str, place: tuple[str, str], launcher: Optional[Plugin], problems: Problems
+    job: Job, lines: str, place: tuple[str, str], launcher: str, problems: Problems
 ) -> None:
     """Warn of a line of bash that starts the ranks of a node, where each rank would run it."""
-    if not launcher or launcher.name in other_tools.STARTED_ONCE or job.ranks_per_node == 1:
+    if not launcher or launcher in other_tools.STARTED_ONCE or job.ranks_per_node == 1:
         return
     for number, line in enumerate(lines.splitlines(), 1):
         words = line.split()

@@ -17,7 +17,6 @@ from kit.base import assets
 from kit.base.errors import Problems
 from kit.config import job_file, other_tools, rank_starters, shell_words, suggest, sweeps
 from kit.config.job import Job
-from kit.config.plugins import Plugin
 from kit.files import safe_read
 from kit.plan import arguments, own_lines
 from kit.plan.mounting import FileView
@@ -32,14 +31,15 @@ _FILTERING = threading.Lock()
 TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
 
 
-def check(job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems) -> None:
+def check(job: Job, launcher: str, view: FileView, problems: Problems) -> None:
+    """Check the program; `launcher` is the name of a known one, or ""."""
     if not job.command or not os.path.isdir(job.workdir):
         return
     if not job.script:
         _check_shell_script(job, launcher, view, problems)
     arguments.check(job, view, problems)
-    if launcher and launcher.name not in other_tools.STARTED_ONCE:
-        _check_own_launcher(job, launcher.name, problems)
+    if launcher and launcher not in other_tools.STARTED_ONCE:
+        _check_own_launcher(job, launcher, problems)
     if not is_path(job.command[0]):
         _check_word(job, view, problems)
     for file in _files(job.command):
@@ -72,9 +72,7 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
         problems.warn(job.where("command"), f"there is no command {word} on this machine", fix)
 
 
-def _check_shell_script(
-    job: Job, launcher: Optional[Plugin], view: FileView, problems: Problems
-) -> None:
+def _check_shell_script(job: Job, launcher: str, view: FileView, problems: Problems) -> None:
     """Refuse a batch script, which would ask Slurm for nothing; warn of one that starts ranks."""
     words = job.command
     is_shell = words[0] in shell_words.SHELLS
@@ -92,9 +90,7 @@ def _check_shell_script(
         own_lines.warn_of_starter(job, safe_read.text(path), place, launcher, problems)
 
 
-def _check_script(
-    job: Job, script: str, launcher: Optional[Plugin], view: FileView, problems: Problems
-) -> None:
+def _check_script(job: Job, script: str, launcher: str, view: FileView, problems: Problems) -> None:
     path = view.on_this_side(script)
     if view.is_on_nodes(script):
         return
@@ -110,8 +106,8 @@ def _check_script(
         problems.add(job.where("command"), problem, suggest.neighbour(path, fix))
     elif path.endswith(".py"):
         _check_syntax(script, path, problems)
-        if launcher and launcher.name not in other_tools.STARTED_ONCE:
-            _check_spawn(script, path, launcher.name, problems)
+        if launcher and launcher not in other_tools.STARTED_ONCE:
+            _check_spawn(script, path, launcher, problems)
     elif not os.access(path, os.X_OK):
         fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"
         problems.add(job.where("command"), f"{script} is not executable", fix)

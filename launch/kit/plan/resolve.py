@@ -79,6 +79,7 @@ def resolve(
     """
     cluster = _load_cluster(job, problems)
     chosen = _choose_plugins(job, cluster, problems)
+    launcher_name = chosen.launcher.name if chosen.launcher else ""
     array, sweep = sweep_table.resolve(job, problems)
     options = {**cluster.slurm, **job.slurm}
     layout = ranks.layout(job, run_dir, chosen.launcher, options, array)
@@ -87,10 +88,10 @@ def resolve(
     view = mounting.complete(job, run_dir, chosen.runtime, problems)
     check_line(run_dir, problems)
     if chosen.runtime:
-        program.check(job, chosen.launcher, view, problems)
-        own_lines.check(job, chosen.launcher, view, problems)
+        program.check(job, launcher_name, view, problems)
+        own_lines.check(job, launcher_name, view, problems)
     variables = take_variables(job, cluster, problems)
-    rank_program, why_live = _live_program(job, run_dir, chosen.launcher, variables), ""
+    rank_program, why_live = _live_program(job, run_dir, launcher_name, variables), ""
     is_live = (job.code or code) == "live" or not chosen.runtime
     if not is_live and job.command and os.path.isdir(job.workdir):
         rank_program, why_live = snapshot.freeze(
@@ -179,15 +180,13 @@ def take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables:
     return Variables(own, inherited, tuple(item.at for item in named if item.source == "file"))
 
 
-def _live_program(
-    job: Job, run_dir: str, launcher: Optional[Plugin], variables: Variables
-) -> RankProgram:
+def _live_program(job: Job, run_dir: str, launcher: str, variables: Variables) -> RankProgram:
     """Return what runs, with live code, and without its secrets and its sweep."""
     command = job.command
     if job.script:
         command = ("bash", f"{run_dir}/{run_paths.OWN_LINES}", "script", *command[2:])
     return RankProgram(
-        launcher=launcher.name if launcher else "",
+        launcher=launcher,
         command=command,
         script=job.script,
         setup=job.setup,
