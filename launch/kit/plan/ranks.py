@@ -106,11 +106,11 @@ def check(
             fix += f" instead of `{asked[0].option}`"
         where = job.where("processes_per_node")
         problems.warn(where, f"{problem}, and NCCL refuses two ranks on one GPU", fix)
-    if job.gpus_per_node is None and asked:
-        where = options[asked[0].option].where
-        _warn_of_one_rank(job, launcher, found, asked[0], where, problems)
-    for request in asked if job.gpus_per_node is not None else ():
-        _compare(job, found, request, options[request.option].where, problems)
+    if job.gpus_per_node is not None:
+        for request in asked:
+            _compare(job, found, request, options[request.option].where, problems)
+    elif asked and job.processes_per_node is None and not _own_processes(launcher):
+        _warn_of_one_rank(found, asked[0], options[asked[0].option].where, problems)
 
 
 def _compare(job: Job, found: Layout, asked: GpuRequest, where: str, problems: Problems) -> None:
@@ -139,18 +139,11 @@ def _nodes_in_words(found: Layout) -> str:
     )
 
 
-def _warn_of_one_rank(
-    job: Job,
-    launcher: Optional[Plugin],
-    found: Layout,
-    asked: GpuRequest,
-    where: str,
-    problems: Problems,
-) -> None:
+def _warn_of_one_rank(found: Layout, asked: GpuRequest, where: str, problems: Problems) -> None:
     """Warn of GPUs for which no rank starts: the job's own keys alone start ranks."""
     nodes = found.requested_nodes
     count = asked.of_node(nodes)
-    if count > 1 and job.processes_per_node is None and not _own_processes(launcher):
+    if count > 1:
         on = "all nodes together" if asked.of_all_nodes and nodes > 1 else "each node"
         each = "and one rank starts on each" if on.startswith("all") else "where one rank starts"
         problem = f"'{asked.option}' asks for {asked.total} GPUs on {on}, {each}"
