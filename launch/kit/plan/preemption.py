@@ -20,8 +20,8 @@ NEVER = ("on_preempt", "checkpoints", "max_restarts", "notify")
 _MOST_NOTICE_S = 0xFFFF  # the seconds of --signal have 16 bits
 
 
-def on_preempt(job: Job, problems: Problems) -> str:
-    """Return what happens at preemption: `none`, `checkpoint` or `requeue`."""
+def check(job: Job, problems: Problems) -> None:
+    """Refuse an unknown `on_preempt`, and what does not go with the known ones."""
     known = plugins.names("preempt")
     chosen = job.on_preempt or "none"
     if chosen not in known:
@@ -38,12 +38,9 @@ def on_preempt(job: Job, problems: Problems) -> str:
         fix = "name the folder to which the program writes its checkpoints: `checkpoints: out/`"
         fix = f"{fix}; or only limit the attempts: `max_requeues: 20`"
         problems.add(job.where("on_preempt"), problem, fix)
-    return chosen
 
 
-def check_time(
-    job: Job, on_preempt: str, options: Mapping[str, Located], problems: Problems
-) -> None:
+def check_time(job: Job, options: Mapping[str, Located], problems: Problems) -> None:
     """Refuse a time limit that Slurm does not take, or that leaves the ranks no time."""
     limits = {"time": Located(job.time, job.where("time"))}
     if "time-min" in options:  # to which Slurm may shorten the limit
@@ -54,7 +51,7 @@ def check_time(
         problem = f"`time-min` ({text}) is longer than `time` ({job.time})"
         fix = "write a shorter `time-min`, or, for this job alone, `slurm: {time-min: no}`"
         problems.add(where, problem, fix)
-    if on_preempt not in sbatch.REQUEUES:
+    if job.on_preempt not in sbatch.REQUEUES:
         return
     notice_s = job.checkpoint_s or sbatch.CHECKPOINT_S
     if notice_s > _MOST_NOTICE_S:
@@ -65,7 +62,7 @@ def check_time(
         limit_s = in_s[name]
         if limit_s and limit_s <= notice_s:  # 0 is no limit
             effect = "the ranks would be asked for a checkpoint at their start"
-            if on_preempt == "requeue":
+            if job.on_preempt == "requeue":
                 effect = "the job would go back to the queue at its start"
             problem = f"`{name}` ({text}) leaves nothing before `checkpoint_s` ({notice_s} s)"
             fix = f"write a longer `{name}`, or a `checkpoint_s` below {limit_s}"

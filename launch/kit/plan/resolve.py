@@ -53,7 +53,6 @@ class ChosenPlugins:
     launcher: Optional[Plugin]
     stage: str
     unpack: str
-    on_preempt: str
     reasons: Reasons
 
 
@@ -84,7 +83,7 @@ def resolve(
     options = {**cluster.slurm, **job.slurm}
     layout = ranks.layout(job, run_dir, chosen.launcher, options, array)
     ranks.check(job, chosen.launcher, layout, options, problems)
-    preemption.check_time(job, chosen.on_preempt, options, problems)
+    preemption.check_time(job, options, problems)
     view = mounting.complete(job, run_dir, chosen.runtime, problems)
     check_line(run_dir, problems)
     if chosen.runtime:
@@ -102,7 +101,7 @@ def resolve(
     if judge:
         header = judge(header, options, chosen.runtime, chosen.launcher)
     sources = secrets.resolve({**cluster.secrets, **job.secrets}, variables.own, problems)
-    policy = _policy(job, run_dir, chosen.on_preempt, view, sources, problems)
+    policy = _policy(job, run_dir, view, sources, problems)
     container = _container(job, chosen, view, cluster.scratch, problems)
     problems.raise_if_any()
     return Plan(
@@ -146,11 +145,11 @@ def _choose_plugins(job: Job, cluster: Cluster, problems: Problems) -> ChosenPlu
     _check_alone(job, problems)
     stage, why_stage = runtimes.stage(job, runtime, problems)
     unpack, why_unpack = staging.choose_unpack(job, runtime, launcher, stage, problems)
-    on_preempt = preemption.on_preempt(job, problems)
+    preemption.check(job, problems)
     runtimes.check_spares(job, stage, problems)
     runtimes.check_remap_root(job, runtime, problems)
     reasons = Reasons(why_runtime=why_runtime, why_stage=why_stage, why_unpack=why_unpack)
-    return ChosenPlugins(runtime, launcher, stage, unpack, on_preempt, reasons)
+    return ChosenPlugins(runtime, launcher, stage, unpack, reasons)
 
 
 def _check_alone(job: Job, problems: Problems) -> None:
@@ -232,17 +231,12 @@ def _image_sha256(job: Job, image: Path, problems: Problems) -> Optional[str]:
 
 
 def _policy(
-    job: Job,
-    run_dir: str,
-    on_preempt: str,
-    view: FileView,
-    sources: secrets.Secrets,
-    problems: Problems,
+    job: Job, run_dir: str, view: FileView, sources: secrets.Secrets, problems: Problems
 ) -> Policy:
     return Policy(
         max_restarts=job.max_restarts or 0,
         elastic=bool(job.elastic),
-        on_preempt=on_preempt,
+        on_preempt=job.on_preempt or "none",
         checkpoint_s=job.checkpoint_s or sbatch.CHECKPOINT_S,
         max_requeues=job.max_requeues,
         resubmit=bool(job.resubmit),

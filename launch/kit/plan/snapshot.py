@@ -86,7 +86,7 @@ def freeze(
         return live, snapshot_notes.why_not_copied(named, sources, made)
     files = tuple(name for word in used.values() for name in word.files)
     files += tuple(dict.fromkeys(frozen.values()))
-    notes = snapshot_notes.of_copy(job, live.script, sources, files, made)
+    notes = snapshot_notes.of_copy(job, sources, files, made)
     snapshot = Snapshot(sources, job.workdir, files, is_module, tuple(notes))
     command = _frozen_command(live.command, used, module if is_module else None, run_dir)
     env = tuple(_frozen_env(dict(live.env), snapshot, f"{run_dir}/{run_paths.CODE}").items())

@@ -37,13 +37,11 @@ def why_not_copied(named: Iterable[str], sources: Sources, made: dict[str, str])
     return "git or .kitignore ignores what the command names"
 
 
-def of_copy(
-    job: Job, script: str, sources: Sources, files: Iterable[str], made: dict[str, str]
-) -> list[str]:
+def of_copy(job: Job, sources: Sources, files: Iterable[str], made: dict[str, str]) -> list[str]:
     """Return what to know of a copy of these files; made: {file: key of lines}, as above."""
     names = set(sources.names) - made.keys()
     started = (note for name in files for note in _started(sources.root, name, names))
-    return [*sources.notes, *started, *_made(made), *_unread(job), *_live_words(script)]
+    return [*sources.notes, *started, *_made(made), *_unread(job), *_live_words(job.script)]
 
 
 def _made(made: dict[str, str]) -> list[str]:
