@@ -32,9 +32,9 @@ def check(job: Job, launcher: str, view: FileView, problems: Problems) -> None:
         fix = "modules belong under `host_setup: |`, unless the image has modules itself"
         problems.warn(job.where("setup"), problem, fix)
     if job.script:
-        _check_ranks(job, job.script, launcher, problems)
+        _check_ranks(job, launcher, problems)
         warn_of_starter(job, job.script, ("of the script", job.where("script")), launcher, problems)
-        _check_words(job, job.script, view, problems)
+        _check_words(job, view, problems)
 
 
 def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
@@ -54,9 +54,9 @@ def _check_syntax(key: str, lines: str, where: str, problems: Problems) -> None:
         problems.add(where, problem, "correct that line, or the one before it")
 
 
-def _check_ranks(job: Job, script: str, launcher: str, problems: Problems) -> None:
+def _check_ranks(job: Job, launcher: str, problems: Problems) -> None:
     """Refuse a rank's variables where the script runs once on a node with several ranks."""
-    found = _OF_RANK.search(script)
+    found = _OF_RANK.search(job.script)
     if not found or job.ranks_per_node == 1 or launcher != "spawn":
         return
     problem = f"the script runs once on each node, which has no ${found[1]}"
@@ -85,9 +85,9 @@ def warn_of_starter(
             return
 
 
-def _check_words(job: Job, script: str, view: FileView, problems: Problems) -> None:
+def _check_words(job: Job, view: FileView, problems: Problems) -> None:
     """Refuse what would start tasks from within a task, and warn of files that are not there."""
-    for word in file_words.words(script):
+    for word in file_words.words(job.script):
         if word.path in STARTERS and not word.before:
             problem = f"line {word.line} of the script calls {word.path}, and runs in each task"
             fix = "leave that word and its options out; `launcher: srun` runs it once for each rank"

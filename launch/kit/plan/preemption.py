@@ -94,11 +94,11 @@ def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> s
         fix = "name a folder that has only the program's checkpoints"
         problems.add(job.where("checkpoints"), problem, fix)
     elif not job.without_slurm:
-        _warn_of_shared(job, job.checkpoints, problems)
+        _warn_of_shared(job, problems)
     return path or ""
 
 
-def _warn_of_shared(job: Job, folder: str, problems: Problems) -> None:
+def _warn_of_shared(job: Job, problems: Problems) -> None:
     """Warn of tasks of an array that would take each other's checkpoints for their own."""
     sweep, array = job.sweep, job.array or "0"
     way = "name one for each task"
@@ -109,6 +109,6 @@ def _warn_of_shared(job: Job, folder: str, problems: Problems) -> None:
         own = f"{way}: `checkpoints: out/{own}`"
     else:
         tasks = 0 if array.startswith("%") else len(task_numbers.numbers(array))
-    if tasks > len(sweeps.programs(folder, sweep)):
+    if tasks > len(sweeps.programs(job.checkpoints, sweep)):
         problem = "tasks share this folder: what one writes there counts as progress of the others"
         problems.warn(job.where("checkpoints"), problem, own)

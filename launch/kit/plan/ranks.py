@@ -25,7 +25,7 @@ def layout(
 ) -> Layout:
     """Return how much a job asks for, by its keys or by `options` of sbatch."""
     nodes = job.nodes or values.Nodes(1, 1)
-    processes = _own_processes(launcher) or job.processes_per_node or job.gpus_per_node or 1
+    processes = _own_processes(launcher) or job.ranks_per_node
     is_task = launcher and launcher.words("tasks-per-node") == ["processes"]
     found = Layout(
         name=job.name,
