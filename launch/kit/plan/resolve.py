@@ -199,19 +199,15 @@ def _live_program(job: Job, run_dir: str, launcher: str, variables: Variables) -
 
 
 def _container(
-    job: Job,
-    chosen: ChosenPlugins,
-    view: FileView,
-    scratch: str,
-    problems: Problems,
+    job: Job, chosen: ChosenPlugins, view: FileView, scratch: str, problems: Problems
 ) -> Container:
     image = job.image if view.has_container else None
-    is_file = image is not None and "://" not in image
+    file = Path(image) if image and "://" not in image else None
     return Container(
         runtime=chosen.runtime.name if chosen.runtime else "",
         image=image,
-        fingerprint=image_files.fingerprint(Path(image)) if image and is_file else None,
-        sha256=_image_sha256(job, Path(image), problems) if image and is_file else None,
+        fingerprint=image_files.fingerprint(file) if file else None,
+        sha256=_image_sha256(job, file, problems) if file else None,
         mounts=view.mounts,
         remap_root=bool(job.remap_root),
         stage=chosen.stage,
