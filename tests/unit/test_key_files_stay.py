@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -254,6 +255,18 @@ def test_what_a_run_says_of_git_is_the_whole_checkouts_also_from_a_folder_of_it(
     recorded = git_facts.find(str(project / "sub"), [])
     assert recorded and len(recorded["revision"]) == 40
     assert "b/train.py" in recorded["diff"] and "b/sub/lib.py" in recorded["diff"] and MARK not in recorded["diff"]
+
+
+def test_changes_of_large_data_are_named_and_not_recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command reads the record, which kit refuses above 64 MiB: no run of such a checkout could begin."""
+    write(project / "data.csv", "x\n")
+    commit(project, "data.csv", "train.py")
+    monkeypatch.setattr(git_facts, "MOST", 4000)
+    write(project / "data.csv", "1,2,3\n" * 1000)
+    write(project / "train.py", "print(3)\n")
+    recorded = git_facts.find(str(project), [])
+    assert recorded and "+print(3)" in recorded["diff"] and "1,2,3" not in recorded["diff"]
+    assert re.search(r"^diff --git a/data.csv b/data.csv\n\(too large for the run's record: 7,\d\d\d characters of changes\)$", recorded["diff"], re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", [*BY_NAME, *IN_HIDDEN_FOLDERS])

@@ -17,6 +17,8 @@ _OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 _DIFF = (
     "-c diff.relative=false diff HEAD --no-color --no-ext-diff --no-textconv --no-renames"
 ).split()
+MOST = 8 << 20  # characters of a difference: every command reads the record that holds it
+TOO_LARGE = "(too large for the run's record: {} characters of changes)"
 
 
 def output(root: str, *arguments: str, timeout_s: float = 120) -> Optional[bytes]:
@@ -51,7 +53,19 @@ def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
             "not say it: `git diff HEAD` there tells why, and fetches what a partial clone lacks"
         )
         return {"revision": head}
-    return {"revision": head, "diff": key_files.cut(patch)}
+    return {"revision": head, "diff": _shortened(key_files.cut(patch))}
+
+
+def _shortened(diff: str) -> str:
+    """Return a diff of git without the changes that would make it too large, as those of data."""
+    left, kept = MOST, []
+    for section in key_files.sections(diff):
+        if len(section) > left:
+            header = section.partition("\n")[0]
+            section = f"{header}\n{TOO_LARGE.format(f'{len(section):,}')}\n"
+        left -= len(section)
+        kept.append(section)
+    return "".join(kept)
 
 
 def _git(folder: str, *arguments: str) -> Optional[str]:

@@ -95,8 +95,12 @@ def _text(path: str) -> str:
 
 def cut(diff: str) -> str:
     """Return a diff of git without the changes of files that are keys or hold one."""
-    sections = re.split(r"(?m)^(?=diff --git )", diff)
-    return "".join(map(_cut_section, sections))
+    return "".join(map(_cut_section, sections(diff)))
+
+
+def sections(diff: str) -> list[str]:
+    """Return the parts of a diff of git, one for each file."""
+    return re.split(r"(?m)^(?=diff --git )", diff)
 
 
 def _cut_section(section: str) -> str:
