@@ -93,6 +93,24 @@ def test_submodules_and_repositories_inside_are_code_too(project: Path, tmp_path
     assert names(project) == [".gitmodules", "nested/lib.py", "third/party/lib.py", "train.py"]
 
 
+def test_what_was_built_in_a_submodule_is_linked_as_in_the_project_itself(kit, project: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init")
+    write(library, fused__lib_py="1", _gitignore="*.so\n/build/\n")
+    git(library, "add", ".")
+    git(library, "commit", "-m", "x")
+    git(project, "init")
+    git(project, "submodule", "add", str(library), "third/party")
+    git(project, "clone", str(library), "nested")
+    write(project, train_py="1", third__party__fused__fast_so="built", third__party__build__a_o="1", nested__fused__fast_so="built")
+    kit("render", "train.py", "--output", "out", cwd=project)
+    code = project / "out/code"
+    for folder in ("third/party", "nested"):
+        assert (code / folder / "fused/fast.so").read_text() == "built" and not (code / folder / "fused").is_symlink()
+    assert (code / "third/party/build/a.o").is_file()
+
+
 def test_without_git_all_but_environments_caches_runs_and_hidden_folders(project: Path) -> None:
     write(project, train_py="1", pkg__a_py="1", venv__pyvenv_cfg="1", venv__lib__b_py="1", runs__r__env_sh="1", images__x_json="1", run__env_sh="1")
     (project / "run/run_script.sh").touch()

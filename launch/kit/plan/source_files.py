@@ -45,9 +45,8 @@ class Sources(NamedTuple):
 
     def to_link(self) -> tuple[list[str], list[str]]:
         """Return what is linked to, of `left_out` and what git ignores, and notes on the rest."""
-        which = ("--others", "--ignored", "--directory")
-        ignored = _git_lists(self.root, *which) if self.by_git else None  # a dry run needs none
-        wanted = [name for name in ignored or {} if _may_be_looked_for(self.root, name)]
+        ignored = _ignored(self.root, self.names) if self.by_git else []  # a dry run needs none
+        wanted = [name for name in ignored if _may_be_looked_for(self.root, name)]
         names = [*self.left_out, *(name.rstrip("/") for name in wanted)]
         kinds = [(os.path.dirname(name), os.path.splitext(name)[1]) for name in names]
         # Links to each old result would fill a quota of files. Folders mostly have no ending.
@@ -246,6 +245,19 @@ def _with_submodules(root: str, names: dict[str, bool]) -> dict[str, bool]:
             below = _with_submodules(inner, listed)
             files |= {prefix + file: known for file, known in below.items()}
     return files
+
+
+def _ignored(root: str, names: Iterable[str]) -> list[str]:
+    """Return what git ignores, also in submodules and repositories inside; folders end with /."""
+    folders = {os.path.dirname(name) for name in names}
+    folders = {each for name in folders for each in accumulate(name.split("/"), "{}/{}".format)}
+    inner = [each for each in folders if os.path.lexists(os.path.join(root, each, ".git"))]
+    found: list[str] = []
+    for folder in sorted({"", *inner}):
+        place = os.path.join(root, folder)
+        listed = _git_lists(place, "--others", "--ignored", "--directory") or {}
+        found += [os.path.join(folder, name) for name in listed]
+    return found
 
 
 def _may_be_looked_for(root: str, name: str) -> bool:
