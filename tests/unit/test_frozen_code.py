@@ -111,6 +111,17 @@ def test_what_was_built_in_a_submodule_is_linked_as_in_the_project_itself(kit, p
     assert (code / "third/party/build/a.o").is_file()
 
 
+def test_what_git_tracks_in_a_folder_called_runs_is_code(kit, project: Path) -> None:
+    """Some projects keep their recipes there; TensorBoard, YOLO and kit write their results there."""
+    git(project, "init")
+    write(project, train_py="from runs.recipe import LR", runs__recipe_py="LR = 1", runs__go_sh="python train.py")
+    git(project, "add", ".")
+    write(project, runs__events_txt="1", runs__one__run_json="{}")
+    assert names(project) == ["runs/go.sh", "runs/recipe.py", "train.py"]
+    kit("render", "--output", "out", "bash", "runs/go.sh", cwd=project)
+    assert '"${KIT_RUN_DIR}"/code/runs/go.sh' in (project / "out/env.sh").read_text()
+
+
 def test_without_git_all_but_environments_caches_runs_and_hidden_folders(project: Path) -> None:
     write(project, train_py="1", pkg__a_py="1", venv__pyvenv_cfg="1", venv__lib__b_py="1", runs__r__env_sh="1", images__x_json="1", run__env_sh="1")
     (project / "run/run_script.sh").touch()

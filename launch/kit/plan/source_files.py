@@ -69,7 +69,7 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()
     left_out: dict[str, None] = {}
     listed, by_git = _listed(root, is_ignored if is_simple else lambda name: False, notes, left_out)
     names = []
-    for name in _of_this_project(list(listed), left_out):
+    for name in _of_this_project(listed, left_out):
         if not is_ignored(name):
             names.append(name)
             continue
@@ -152,25 +152,24 @@ def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
     return dockerignore.matcher(lines, IGNORE), not any(line.startswith("!") for line in lines)
 
 
-def _of_this_project(names: list[str], left_out: dict[str, None]) -> list[str]:
+def _of_this_project(listed: dict[str, bool], left_out: dict[str, None]) -> list[str]:
     """Return the names without runs, images, virtual environments and caches: they are no code."""
-    known = set(names)
-    foreign = {"runs"}
-    for name in names:
+    foreign = set()
+    for name in listed:
         folder, _, file = name.rpartition("/")
-        is_run = file == run_paths.SCRIPT and f"{folder}/{run_paths.ENV}".lstrip("/") in known
-        if file == "pyvenv.cfg" or is_run:
+        is_run = file == run_paths.SCRIPT and f"{folder}/{run_paths.ENV}" in listed
+        if folder and (file == "pyvenv.cfg" or is_run):  # not the project itself
             foreign.add(folder)
-    foreign.discard("")  # the project itself
+    of_new = {*foreign, "runs"}
     kept = []
-    for name in names:
+    for name, is_tracked in listed.items():
         parts = name.split("/")
         folders = {"/".join(parts[:count]) for count in range(1, len(parts))}
         if parts[0] == "images" and len(parts) > 1:
             left_out["images"] = None
         elif parts[-1] == file_list.NAME or image_files.KEPT_CACHE.fullmatch(parts[-1]):
             continue
-        elif "__pycache__" not in parts and foreign.isdisjoint(folders):
+        elif "__pycache__" not in parts and folders.isdisjoint(foreign if is_tracked else of_new):
             kept.append(name)
     return kept
 
@@ -249,15 +248,15 @@ def _with_submodules(root: str, names: dict[str, bool]) -> dict[str, bool]:
 
 def _ignored(root: str, names: Iterable[str]) -> list[str]:
     """Return what git ignores, also in submodules and repositories inside; folders end with /."""
-    folders = {os.path.dirname(name) for name in names}
-    folders = {each for name in folders for each in accumulate(name.split("/"), "{}/{}".format)}
-    inner = [each for each in folders if os.path.lexists(os.path.join(root, each, ".git"))]
-    found: list[str] = []
-    for folder in sorted({"", *inner}):
-        place = os.path.join(root, folder)
-        listed = _git_lists(place, "--others", "--ignored", "--directory") or {}
-        found += [os.path.join(folder, name) for name in listed]
-    return found
+    parents = {os.path.dirname(name) for name in names}
+    folders = {each for name in parents for each in accumulate(name.split("/"), "{}/{}".format)}
+    inner = {each for each in folders if os.path.lexists(os.path.join(root, each, ".git"))}
+    which = ("--others", "--ignored", "--directory")
+    return [
+        os.path.join(folder, name)
+        for folder in sorted({"", *inner})
+        for name in _git_lists(os.path.join(root, folder), *which) or {}
+    ]
 
 
 def _may_be_looked_for(root: str, name: str) -> bool:
