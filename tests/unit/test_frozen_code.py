@@ -203,6 +203,19 @@ def test_too_much_is_refused(limit: str, value: int, problem: str, project: Path
         found(project)
 
 
+def test_of_too_many_files_kit_looks_at_no_more_than_show_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set of a million files that nobody has told git to ignore: each look asks the file server."""
+    git(project, "init")
+    for number in range(9):
+        write(project, **{f"data__{number}_py": "1"})
+    monkeypatch.setattr(source_files, "MOST_FILES", 2)
+    seen: list[str] = []
+    monkeypatch.setattr(source_files.os, "lstat", lambda path, lstat=os.lstat, **more: (seen.append(str(path)), lstat(path, **more))[1])
+    with pytest.raises(UsageError, match="holds more than 2 files"):
+        found(project)
+    assert len([path for path in seen if path.endswith(".py")]) == 3
+
+
 def test_copies_are_copies_with_odd_names_links_and_modes(kit, project: Path) -> None:
     git(project, "init")
     odd = [f"{HOSTILE_NAME}.py", "new\nline.py", os.fsdecode(b"not-utf8-\xff.py")]

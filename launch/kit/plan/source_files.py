@@ -115,6 +115,8 @@ def _sizes(root: str, names: list[str]) -> tuple[dict[str, int], dict[str, int]]
             large[name] = facts.st_size
         elif is_file or stat.S_ISLNK(facts.st_mode):
             found[name] = facts.st_size
+        if len(found) > MOST_FILES:
+            break  # too many, whatever follows
     return found, large
 
 
@@ -236,7 +238,8 @@ def _with_submodules(root: str, names: dict[str, bool]) -> dict[str, bool]:
     files: dict[str, bool] = {}
     for name, is_tracked in names.items():
         inner = os.path.join(root, name)
-        if os.path.islink(inner) or not os.path.isdir(inner):
+        is_new_file = not is_tracked and not name.endswith("/")
+        if is_new_file or os.path.islink(inner) or not os.path.isdir(inner):
             files[name] = is_tracked
         elif os.path.lexists(os.path.join(inner, ".git")):
             prefix = name.rstrip("/") + "/"
