@@ -293,6 +293,16 @@ def test_a_program_in_a_linked_folder_is_live_and_kit_says_why(is_tracked: bool,
     assert "live: src/train.py is in a linked folder, and kit copies only the link" in done.stdout
 
 
+def test_links_to_code_elsewhere_are_named_as_live(kit, project: Path, tmp_path: Path) -> None:
+    write(tmp_path / "common", util_py="1", pkg__x_py="1", data__x_txt="1")
+    write(project, src__a_py="1", train_py="1")
+    (tmp_path / "common/pkg/__init__.py").touch()
+    for name, target in {"util.py": "../common/util.py", "pkg": "../common/pkg", "data": "../common/data", "a.py": "src/a.py"}.items():
+        (project / name).symlink_to(target)
+    done = kit("render", "train.py", "--output", "out", cwd=project)
+    assert done.stderr == "kit: links to code outside of the folder stay links, and that code is live: pkg, util.py\n"
+
+
 @pytest.mark.parametrize("has_git", [True, False])
 def test_no_list_of_files_has_a_link_written_through(has_git: bool, kit, project: Path) -> None:
     """The index of somebody else's checkout, or the list that comes from another machine, may name what is behind a link."""

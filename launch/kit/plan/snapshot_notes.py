@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Iterable
 
+from kit.config import paths
 from kit.config.job import Job
 from kit.files import safe_read, safe_write
-from kit.plan import file_words
+from kit.plan import file_words, key_files
 from kit.plan.source_files import Sources
 
 
@@ -41,7 +42,22 @@ def of_copy(job: Job, sources: Sources, files: Iterable[str], made: dict[str, st
     """Return what to know of a copy of these files; made: {file: key of lines}, as above."""
     names = set(sources.names) - made.keys()
     started = (note for name in files for note in _started(sources.root, name, names))
-    return [*sources.notes, *started, *_made(made), *_unread(job), *_live_words(job.script)]
+    linked = _linked(sources.root, sorted(names))
+    live = _live_words(job.script)
+    return [*sources.notes, *linked, *started, *_made(made), *_unread(job), *live]
+
+
+def _linked(root: str, names: list[str]) -> list[str]:
+    """Return a note about links to code that is elsewhere: it can change until the job runs."""
+    found = [
+        name
+        for name in names
+        if os.path.islink(place := os.path.join(root, name))
+        and (name.endswith(file_words.ENDINGS) or os.path.isfile(f"{place}/__init__.py"))
+        and paths.leads_out(os.path.relpath(os.path.realpath(place), os.path.realpath(root)))
+    ]
+    note = "links to code outside of the folder stay links, and that code is live"
+    return [f"{note}: {key_files.shown(found)}"] if found else []
 
 
 def _made(made: dict[str, str]) -> list[str]:
