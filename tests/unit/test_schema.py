@@ -222,6 +222,8 @@ OF_KIT = """
     packages: [git+https://host/x.git]
     packages: x @ file:///x.whl
     packages: ['x==${V}']
+    packages: pyproject.toml
+    packages: [ruamel.yaml, environment.yml]
     mounts: [{source: data}]
     env: {MASTER_ADDR: x}
     env: {slurm_x: x}

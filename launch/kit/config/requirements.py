@@ -27,6 +27,10 @@ _OPTION = re.compile(
     r"|--no-index|--pre|--prefer-binary)"
 )
 _LOGIN = re.compile(r"://[^/\s]*@")  # a token may stand in the place of a user
+# Files of other tools. pip would take a name for that of a package; an index has some of them.
+_OTHER_FILE = re.compile(
+    r"[\w.-]+\.(?:cfg|in|lock|toml|txt|yml)|(?:conda|environment)\.yaml|setup\.py|Pipfile"
+)
 _SOURCE = re.compile(rf"{_NAME}\s*(?:\[[^\]]*\])?\s*@|.*://|[./~]|.*{_ARCHIVE}$")
 
 
@@ -81,6 +85,10 @@ def check(item: Requirement, problems: Problems, *, is_line: bool = False) -> No
         if re.match(r"(-e|--editable)\b", text):
             problem = f"'{text}' is a folder, and no package of an index"
             fix = "put the folder on PYTHONPATH under `env`, or build it into an image: kit build"
+    elif _OTHER_FILE.fullmatch(text):
+        problem = f"'{text}' is not the name of a package"
+        of_uv = "uv export --no-hashes --no-emit-project -o FILE.txt"
+        fix = f"name a file of requirements that ends in .txt; of a uv.lock: {of_uv}"
     elif _SOURCE.match(text):
         problem = f"'{text}' is not the name of a package"
         fix = "write NAME==VERSION; a wheel of your own is found by a line --find-links FOLDER"
