@@ -230,10 +230,10 @@ except SystemExit as end:
 """
 
 
-def steps(start_loaded, framework: str, folder: Path, asked_at: int = 0, ranks: int = 1) -> list[str]:
+def steps(start_loaded, framework: str, folder: Path, asked_at: int = 0, ranks: int = 1, save_every: int = 8) -> list[str]:
     """What a run of two epochs says of its steps, up to that at which it is asked."""
     (folder / "asked.py").write_text(ASKED)
-    words = ["--batch-size", "512", "--epochs", "2", "--save-every", "8", "--checkpoints", folder / "checkpoints"]
+    words = ["--batch-size", "512", "--epochs", "2", "--save-every", save_every, "--checkpoints", folder / "checkpoints"]
     # DeepSpeed's program wants to be told even that it is alone.
     told = {"ranks": ranks, "env": {"ACCELERATE_USE_CPU": "true"}} if ranks > 1 or framework == "deepspeed" else {}
     done = start_loaded(folder / "asked.py", asked_at, FOLDER / framework / "train.py", *words, **told).finish(timeout_s=300)
@@ -250,6 +250,13 @@ def test_a_program_goes_on_from_the_end_of_an_epoch_too(framework: str, start_lo
     whole = steps(start_loaded, framework, tmp_path_factory.mktemp("undisturbed"))
     end = len(whole) // 2  # of the first of two epochs
     assert [step for asked_at in (end, end + 2, 0) for step in steps(start_loaded, framework, tmp_path, asked_at)] == whole
+
+
+@pytest.mark.parametrize("framework", ASKABLE)
+def test_the_last_steps_of_a_training_are_in_its_checkpoint(framework: str, start_loaded, tmp_path: Path) -> None:
+    """Who copies the program wants the model that it has trained; and a start after that has nothing to do."""
+    assert len(steps(start_loaded, framework, tmp_path, save_every=10)) % 10
+    assert steps(start_loaded, framework, tmp_path, save_every=10) == []
 
 
 @pytest.mark.parametrize("framework", ASKABLE)

@@ -101,7 +101,8 @@ def main():
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     step = restore(accelerator, args.checkpoints)
-    while step < args.epochs * len(loader):
+    last = args.epochs * len(loader)
+    while step < last:
         epoch, done = divmod(step, len(loader))
         loader.set_epoch(epoch)
         for points, classes in accelerator.skip_first_batches(loader, done):
@@ -116,7 +117,7 @@ def main():
             if asked:
                 accelerator.set_trigger()
             stop = accelerator.check_trigger()  # in all ranks, when one has set it
-            if stop or step % args.save_every == 0:
+            if stop or step % args.save_every == 0 or step == last:
                 save(accelerator, args.checkpoints, step)
             if stop:
                 leave(accelerator, GO_ON)

@@ -109,7 +109,8 @@ def main():
     loader = DataLoader(data, batch_size=args.batch_size, sampler=sampler)
 
     step = restore(engine, args.checkpoints)
-    while step < args.epochs * len(loader):
+    last = args.epochs * len(loader)
+    while step < last:
         epoch, done = divmod(step, len(loader))
         sampler.set_epoch(epoch)  # shuffles by the epoch: a run that goes on sees the same order
         for number, (points, classes) in enumerate(loader):
@@ -124,7 +125,7 @@ def main():
             time.sleep(args.pause)
             stop = torch.tensor(float(bool(asked)), device=engine.device)
             dist.all_reduce(stop)  # in all ranks, when one was asked
-            if stop or step % args.save_every == 0:
+            if stop or step % args.save_every == 0 or step == last:
                 save(engine, args.checkpoints, step)
             if stop:
                 leave(GO_ON)

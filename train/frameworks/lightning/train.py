@@ -83,6 +83,8 @@ class Checkpoints(Callback):
             self.save_if_due(trainer)
 
     def on_train_epoch_end(self, trainer, module):
+        is_whole = not self.stopped  # else Lightning ends the epoch here, wherever it is
+        self.is_due = self.is_due or (is_whole and trainer.current_epoch + 1 == trainer.max_epochs)
         self.save_if_due(trainer)
 
     def save_if_due(self, trainer):
