@@ -212,6 +212,30 @@ def test_a_kill_in_the_midst_of_a_checkpoint_leaves_lightning_the_one_before(sta
         assert again.codes == [0] and again.lines("step ")[0].startswith("step 7 "), again.stderr
 
 
+# Stands in for DeepSpeed where a checkpoint is saved: what the program then removes.
+DEEPSPEED = """
+import pathlib, runpy, sys, types
+sys.modules["deepspeed"] = types.ModuleType("deepspeed")
+import torch.distributed
+torch.distributed.get_rank = lambda: 0
+folder = pathlib.Path("checkpoints")
+engine = types.SimpleNamespace(save_checkpoint=lambda folder, tag, **_: (folder / tag).mkdir(parents=True))
+runpy.run_path(sys.argv[1])["save"](engine, folder, int(sys.argv[2]))
+"""
+
+
+def test_what_kills_left_of_later_checkpoints_displaces_no_whole_one_of_deepspeed(start_loaded, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "save.py").write_text(DEEPSPEED)
+    for half in ("step-00000060", "step-00000080"):
+        (tmp_path / "checkpoints" / half).mkdir(parents=True)
+    for step in (50, 52):
+        saved = start_loaded("save.py", FOLDER / "deepspeed/train.py", step).finish(timeout_s=300)
+        assert saved.codes == [0], saved.stderr
+        assert (tmp_path / "checkpoints/latest").read_text() == f"step-000000{step}"
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step-00000050", "step-00000052"]
+
+
 # Runs a program as it is, but for a signal to its first rank when that has said that it has done this step.
 ASKED = """
 import builtins, os, runpy, signal, sys

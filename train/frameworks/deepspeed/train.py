@@ -66,7 +66,8 @@ def save(engine, folder, step):
         return
     (folder / "latest.part").write_text(tag)
     (folder / "latest.part").rename(folder / "latest")
-    for old in sorted(folder.glob("step-*"))[:-2]:
+    # Those of later steps first: a kill left half of them.
+    for old in sorted(folder.glob("step-*"), key=lambda old: (old.name <= tag, old.name))[:-2]:
         shutil.rmtree(old)
     if "KIT_PROGRESS" in os.environ:
         Path(os.environ["KIT_PROGRESS"]).write_text(f"step {step}\n")
