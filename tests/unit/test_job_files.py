@@ -41,6 +41,7 @@ BAD = {
     "runtime without image": ("runtime: enroot\n", "2: the runtime enroot needs an image", "name one: `image: NAME.sqsh`, or use `runtime: none`"),
     "workdir": ("workdir: nowhere\n", "2: no such folder: {dir}/nowhere", "name an existing one"),
     "mount target": ("mounts: ['.:data']\n", "2: the mount target 'data' is not an absolute path", "write .:/data"),
+    "mount home": ("mounts: [~/data]\n", "2: the mount target '~/data' is not an absolute path", "write ~/data:/data"),
     "mount root": ("mounts: ['.:/']\n", "2: a mount cannot replace the container's /", "choose a folder, such as /data"),
     "mount source": (
         "mounts: ['/not/here:/not/here']\n",

@@ -84,7 +84,8 @@ def _check_mount(mount: Mount, problems: Problems, *, asks_to_write: bool) -> Op
         problems.add(mount.where, "the mount has no source", "write SOURCE:TARGET[:ro]")
     elif not os.path.isabs(mount.target):
         problem = f"the mount target '{mount.target}' is not an absolute path"
-        problems.add(mount.where, problem, f"write {mount.source}:/{mount.target}")
+        name = re.sub("^~[^/]*/*", "", mount.target) or "home"  # a container has no home of yours
+        problems.add(mount.where, problem, f"write {mount.source}:/{name}")
     elif mount.target == "/":
         problem = "a mount cannot replace the container's /"
         problems.add(mount.where, problem, "choose a folder, such as /data")
