@@ -3,8 +3,10 @@ Train a ResNet-18 on CIFAR-10 with DDP: augmentation, mixed precision, checkpoin
 
     python train/cifar10.py                                      one GPU, or the CPU
     torchrun --nproc-per-node 8 train/cifar10.py                 eight GPUs of one machine
-    kit run train/cifar10.yaml -- --width 8 --limit-steps 5 --epochs 2       a rehearsal on a CPU
-    kit submit train/cifar10.yaml --image my.sif -- --epochs 60
+    kit run train/cifar10.yaml -- --width 8 --limit-steps 5 --epochs 2 --checkpoint try.pt       a rehearsal on a CPU
+    kit submit train/cifar10.yaml --image my.sif -- --epochs 60 --checkpoint long.pt
+
+A checkpoint is for one set of these values: a run with others needs a file of its own.
 
 Asked by SIGUSR1 or SIGTERM, it writes a checkpoint at the next step and ends with code 75: `kit` then starts it again
 (on_preempt: checkpoint in the job file). The losses are then those of an undisturbed run, on CPUs to the last bit.
