@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,19 @@ def test_a_shell_has_the_jobs_secrets_and_leaves_none(kit, tmp_path: Path, monke
     monkeypatch.delenv("HIDDEN")
     done = typed(tmp_path, "shell", "--local", "--secret", "HIDDEN", "--output", "other")
     assert done.returncode == 2 and "HIDDEN" in done.stderr and not (tmp_path / "other").exists()
+
+
+def test_nohup_keeps_a_shell_whose_terminal_closes(tmp_path: Path) -> None:
+    """Such as Jupyter, on a workstation that one leaves."""
+    command = ["env", "--ignore-signal=HUP", sys.executable, "-m", "kit", "shell", "--local"]
+    env = environment(XDG_STATE_HOME=str(tmp_path))
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write("echo up\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.communicate("echo still here\n", timeout=60)[0] == "still here\n" and process.returncode == 0
 
 
 def test_wrong_requests_are_explained(kit, tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ class Session:
         # Before the child starts: a signal to kit alone would leave it behind with its allocation.
         # Ctrl-C is for the child; should it come here as well, kit stays.
         ctrl_c = signals.handled(lambda *_: None, signal.SIGINT)
-        with ctrl_c, signals.handled(hang_up, signal.SIGHUP, signal.SIGTERM):
+        ending = [number for number in signals.ending() if number != signal.SIGINT]
+        with ctrl_c, signals.handled(hang_up, *ending):
             process = self.start(command)
             if self.hung_up:
                 process.send_signal(signal.SIGHUP)
