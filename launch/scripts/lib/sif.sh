@@ -31,9 +31,24 @@ sif::exec() {
       ro) kit_mount+=",ro" ;;
       data) kit_mount+=",image-src=/,ro" ;;
     esac
+    sif::make_mount_point "${kit_i}"
     kit_args+=(--mount "${kit_mount}")
   done
   exec "${kit_tool}" --quiet exec "${kit_args[@]}" "${KIT_IMAGE}" "$@"
+}
+
+# sif::make_mount_point NUMBER - makes the target of a folder's mount that lies in another mount, as that of the compile caches does
+# where the job mounts something as /tmp. Other runtimes make it; these would end the job.
+sif::make_mount_point() {
+  local -r kit_target="${KIT_MOUNTS[$1 + 1]}"
+  local -i kit_outer
+  local kit_above
+  for ((kit_outer = $1 - 3; kit_outer >= 0; kit_outer -= 3)); do
+    kit_above="${KIT_MOUNTS[kit_outer + 1]%/}"
+    [[ "${kit_target}" == "${kit_above}"/* ]] || continue
+    [[ ! -d "${KIT_MOUNTS[$1]}" ]] || mkdir -p -- "${KIT_MOUNTS[kit_outer]}${kit_target#"${kit_above}"}" 2>/dev/null || true
+    return
+  done
 }
 
 # sif::setuid TOOL - without that program, a container is the user's own user namespace.
