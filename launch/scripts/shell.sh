@@ -25,7 +25,8 @@ shell::start() {
     command=(bash "${KIT_RUN_DIR}/jupyter.sh" "${address}" "${@:3}")
   else
     shell::explain "${host}" "${#hosts[@]}"
-    facts+=("PS1=(kit ${KIT_ID} ${host}) \\w \\$ ")
+    # The start-up files of Debian and Ubuntu set PS1 anew, with the second before it.
+    facts+=("PS1=(kit ${KIT_ID} ${host}) \\w \\$ " "debian_chroot=kit ${KIT_ID} ${host}")
   fi
   event::note ranks_started
   trap - EXIT # nothing of this script is left to note the end

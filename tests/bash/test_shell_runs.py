@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,6 +40,22 @@ def test_a_shell_has_the_jobs_secrets_and_leaves_none(kit, tmp_path: Path, monke
     monkeypatch.delenv("HIDDEN")
     done = typed(tmp_path, "shell", "--local", "--secret", "HIDDEN", "--output", "other")
     assert done.returncode == 2 and "HIDDEN" in done.stderr and not (tmp_path / "other").exists()
+
+
+@pytest.mark.skipif(not Path("/etc/debian_version").exists(), reason="the prompt of another system")
+def test_the_prompt_says_that_one_is_in_a_job_on_debian_too(tmp_path: Path) -> None:
+    """Its start-up file replaces PS1. Who takes the login node for a node would start the training there."""
+    shell = shlex.join([sys.executable, "-m", "kit", "shell", "--local"])
+    done = subprocess.run(
+        ["script", "--quiet", "--return", "--command", shell, "/dev/null"],
+        cwd=tmp_path,
+        input='echo "now: ${PS1@P}"\nexit 4\n',
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(XDG_STATE_HOME=str(tmp_path), TERM="dumb"),
+    )
+    assert done.returncode == 4 and re.search(r"^now: \(kit \d+ local0\).+[#$] $", done.stdout.replace("\r", ""), re.MULTILINE), done.stdout
 
 
 def test_nohup_keeps_a_shell_whose_terminal_closes(tmp_path: Path) -> None:

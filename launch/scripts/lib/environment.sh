@@ -30,10 +30,10 @@ environment::forget_shell() {
 }
 
 # environment::forget_host - for runtimes that would hand the rest on to the container, where paths into the host's Python
-# break that of the image. What the ranks need travels as arguments. PS1 is that of kit shell.
+# break that of the image. What the ranks need travels as arguments. PS1 and debian_chroot are those of kit shell.
 environment::forget_host() {
   environment::forget_functions
-  environment::keep PS1
+  environment::keep 'PS1|debian_chroot'
 }
 
 # environment::forget_functions - no process that is started from here has the host's exported functions, such as the `which` of RHEL,

@@ -20,7 +20,7 @@ host_setup::run() {
     # shellcheck disable=SC2329  # likewise
     environment::forget_host() {
       environment::forget_functions
-      environment::keep 'PS1|NCCL_*|RCCL_*|UCX_*|FI_*|GLOO_*|SLINGSHOT_*'
+      environment::keep 'PS1|debian_chroot|NCCL_*|RCCL_*|UCX_*|FI_*|GLOO_*|SLINGSHOT_*'
     }
     return
   fi
