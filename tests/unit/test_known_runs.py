@@ -1288,3 +1288,4 @@ def test_git_does_not_see_the_runs_that_have_no_place_of_their_own(fake: Scripte
     (tmp_path / "mine/runs").mkdir(parents=True)
     call("render", "train.py", "--output", "mine/runs/first")
     assert not (tmp_path / "mine/runs/.gitignore").exists(), "the folder is the user's"
+    assert (tmp_path / "mine/runs/first/.gitignore").read_text() == "*\n"  # TensorBoard may have made runs/ before

@@ -30,6 +30,7 @@ from kit.runs.run_record import RunRecord
 
 RUNS = "runs"  # below the current folder: for runs without a place of their own
 _MARK = ".made-by-kit"  # in a folder that is not finished
+_IGNORE = ".gitignore"
 _UNFINISHED = r"(?s)\.kit-.{1,40}\.[a-z0-9_]{8}"
 
 
@@ -102,6 +103,8 @@ def make(place: Path) -> Iterator[Path]:
     unfinished = _begin(place)
     try:
         (unfinished / _MARK).touch()
+        if place.parent.name == RUNS and not (place.parent / _IGNORE).exists():
+            (unfinished / _IGNORE).write_text("*\n", encoding="ascii")  # runs/ is the user's own
         yield unfinished
         unfinished.rename(place)
         (place / _MARK).unlink()
@@ -124,7 +127,7 @@ def _begin(place: Path) -> Path:
         if place.parent.name == RUNS and not place.parent.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(OSError):  # git need not know the runs
-                (place.parent / ".gitignore").write_text("*\n", encoding="ascii")
+                (place.parent / _IGNORE).write_text("*\n", encoding="ascii")
         place.parent.mkdir(parents=True, exist_ok=True)
         _sweep(place.parent)
         unfinished = _new_folder(place)
@@ -199,7 +202,7 @@ def _own_names(run: Path, record: RunRecord) -> list[str]:
     scripts += [*run_paths.LINES.values(), run_paths.PY_SPY, run_paths.SHELL, run_paths.JUPYTER]
     folders = (run_paths.SECRETS, run_paths.CODE, run_paths.LIBRARY)
     unfinished = (path.name for path in run.glob(".run.json.*"))
-    return [*folders, *scripts, *unfinished, _MARK, run_paths.RECORD]
+    return [*folders, *scripts, *unfinished, _IGNORE, _MARK, run_paths.RECORD]
 
 
 def load(run: Path) -> RunRecord:
