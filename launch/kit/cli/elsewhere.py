@@ -36,10 +36,10 @@ def run(name: str, values: dict[str, Any], do_here: Callable[[], object]) -> Opt
     # Imported here: most commands are for this machine, and this part loads longer than a dry run.
     from kit.remote import forward
 
-    if not about.clusters:
+    if not isinstance(about, list):
         return forward.run(typed, about)
     code = 0
-    for cluster in about.clusters:
+    for cluster in about:
         try:
             code = forward.show_runs(typed, cluster) or code
         except KitError as error:

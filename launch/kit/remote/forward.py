@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Union
 
 from kit.base import formats
 from kit.base.errors import KitError, Problems
@@ -19,7 +19,7 @@ from kit.remote import calls, context, image_copy, install, packing, project, re
 from kit.remote.calls import Request
 from kit.remote.install import Copy
 from kit.remote.records import Call, Record
-from kit.remote.where import About, Typed
+from kit.remote.where import Typed
 
 LASTING = ("submit", "rerun", "build", "bench")  # these go on when the connection breaks
 MAKING_RUNS = ("shell", "exec")
@@ -27,14 +27,13 @@ SUBMITTING = ("submit", "rerun")
 STARTING = ("submit", "shell", "bench")  # they make runs, and read the values of secrets
 
 
-def run(typed: Typed, about: About) -> int:
+def run(typed: Typed, about: Union[Cluster, Record]) -> int:
     """Run a command on the login node that it is about, and return its exit code."""
-    if about.record:
-        return _of_run(typed, about.record)
-    assert about.site
+    if isinstance(about, Record):
+        return _of_run(typed, about)
     if typed.has_job:
-        return _with_job(typed, about.site)
-    return _build(typed, about.site) if typed.name == "build" else _of_cluster(typed, about.site)
+        return _with_job(typed, about)
+    return _build(typed, about) if typed.name == "build" else _of_cluster(typed, about)
 
 
 def show_runs(typed: Typed, cluster: str) -> int:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from kit.base.errors import KitError, Problems, UsageError
 from kit.config import expansion, profiles, yaml_source
@@ -61,13 +61,8 @@ class Typed:
         return "job.yaml" if self.name != "bench" and os.path.isfile("job.yaml") else ""
 
 
-@dataclass(frozen=True)
-class About:
-    """A cluster elsewhere or a run on it, or else all runs of some clusters."""
-
-    site: Optional[Cluster] = None
-    record: Optional[Record] = None
-    clusters: tuple[str, ...] = ()
+# A cluster elsewhere, a run on it, or the names of the clusters that have runs.
+About = Union[Cluster, Record, list[str]]
 
 
 def about(typed: Typed) -> Optional[About]:
@@ -89,11 +84,11 @@ def about(typed: Typed) -> Optional[About]:
 def _about(typed: Typed) -> Optional[About]:
     is_one = typed.value("run") is not None or typed.value("task") is not None
     if typed.name in ("status", "runs") and not is_one:
-        clusters = tuple(records.clusters())
+        clusters = records.clusters()
         if clusters and typed.value("watch"):
             problem = f"--watch shows one cluster at a time, and there are runs on {clusters[0]}"
             raise UsageError(problem, "name a run: kit status RUN --watch")
-        return About(clusters=clusters) if clusters else None
+        return clusters or None
     if typed.has_job:
         return _of_job(typed)
     if typed.name in OF_A_CLUSTER:
@@ -102,18 +97,17 @@ def _about(typed: Typed) -> Optional[About]:
             problem = f"the profile {typed.value('cluster')} names no login node by `ssh`"
             fix = "leave it out: what is built here is for the nodes here"
             raise UsageError(problem, fix, where="--cluster")
-        return About(site) if site.ssh else None
-    record = _record_of(typed) if typed.name in OF_A_RUN else None
-    return About(record=record) if record else None
+        return site if site.ssh else None
+    return _record_of(typed) if typed.name in OF_A_RUN else None
 
 
-def _of_job(typed: Typed) -> Optional[About]:
+def _of_job(typed: Typed) -> Optional[Cluster]:
     try:
         name = typed.value("cluster") or _cluster_of(typed.job_file)
         site = profiles.load_valid(name, elsewhere=True)
     except KitError:
         return None  # the command itself says it, with what else is wrong
-    return About(site) if site.ssh else None
+    return site if site.ssh else None
 
 
 def _cluster_of(job_file: str) -> Optional[str]:
