@@ -671,7 +671,7 @@ def test_a_connection_that_has_no_room_for_a_command_is_said_to_have_none(far: F
 @pytest.mark.parametrize(
     ("start", "code", "words"),
     [
-        ("echo Welcome", 1, "kit: start-up files on login print something, which rsync cannot read: nothing has begun\n"),
+        ("echo Welcome", 1, "kit: start-up files on login print something, which rsync cannot read: kit bench has not begun\n"),
         ("ulimit -f 100", 1, "kit: rsync with login failed: rsync: [receiver] write failed on "),
         ("echo rsync: command not found >&2; exit 127", 1, "kit: rsync is not installed on login\n"),
         ("echo module: command not found >&2; exit 1", 69, "kit: the connection to login broke (module: command not found)"),
@@ -711,13 +711,13 @@ def test_a_loop_that_reads_ids_handles_each_of_them(far: Far, project: Path, kit
 
 
 def test_the_code_of_a_users_program_is_no_broken_connection(far: Far) -> None:
-    host = Host("login", print)
-    assert host.attach("exit 255", "nothing is known", runs_program=True) == 255
+    host = Host("login", print, "nothing is known")
+    assert host.attach("exit 255", runs_program=True) == 255
     with pytest.raises(Unreachable):
-        host.attach("exit 255", "nothing is known", runs_program=False)
+        host.attach("exit 255", runs_program=False)
     far.down()
     with pytest.raises(Unreachable):
-        host.attach("true", "nothing is known", runs_program=True)
+        host.attach("true", runs_program=True)
 
 
 def test_bad_nodes_are_listed_and_taken_back_there(far: Far, project: Path, kit_here) -> None:

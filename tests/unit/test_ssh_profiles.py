@@ -124,7 +124,7 @@ def test_in_a_terminal_a_second_factor_is_explained_and_has_time_behind_a_jump_h
     ssh_here.parent.mkdir()
     ssh_here.write_text(SSH_WITH_A_SECOND_FACTOR)
     ssh_here.chmod(0o755)
-    line = "from kit.remote.ssh import Host; Host('login', print).connect('nothing has begun')"
+    line = "from kit.remote.ssh import Host; Host('login', print, 'nothing has begun').connect()"
     ours, terminal = os.openpty()
     own = {"PATH": f"{ssh_here.parent}{os.pathsep}{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(sockets), "WAY": way, "LIMIT": str(tmp_path / "limit")}
     subprocess.run([sys.executable, "-c", line], env={**os.environ, **own}, stdin=terminal, stdout=terminal, stderr=terminal, check=True)

@@ -53,8 +53,9 @@ NoteRun = Callable[[dict[str, Any]], None]  # gets a run that a command recorded
 
 def begin(copy: Copy, request: Request) -> None:
     """Start a command, unless the same request has started it before."""
-    failed = f"kit {request.words[0]} has not begun, or goes on: type the same command again"
-    copy.ask("begin", failed, **_values(copy, request))
+    what = f"kit {request.words[0]} has not begun, or goes on"
+    copy.host.progress = f"{what}: type the same command again"
+    copy.ask("begin", **_values(copy, request))
 
 
 def attend(copy: Copy, request: Request, show: Show, note_run: NoteRun) -> int:
@@ -62,9 +63,11 @@ def attend(copy: Copy, request: Request, show: Show, note_run: NoteRun) -> int:
 
     Passes Ctrl-C on, calls `note_run` with each run, and returns the command's exit code.
     """
-    code = _Following(copy, request, show, note_run).until_end()
+    what = f"kit {request.words[0]} continues there"
+    copy.host.progress = f"{what}: type the same command again to see it"
+    code = _Following(copy, request.call, show, note_run).until_end()
     with suppress(KitError):
-        copy.ask("finish", "the command has ended", folder=copy.folder, call=request.call)
+        copy.ask("finish", folder=copy.folder, call=request.call)
     return code
 
 
@@ -72,12 +75,12 @@ def attach(copy: Copy, request: Request, *, runs_program: bool = False) -> int:
     """Run a command with the streams and the terminal of this process; return its exit code."""
     values, held = _values(copy, request), {"folder": copy.folder, "call": request.call}
     if request.environment:  # which no list of processes is to show
-        copy.ask("hold", f"kit {request.words[0]} has not begun", **values)
+        copy.ask("hold", **values)
         line = copy.line("become held", **held)
     else:
         line = copy.line("become", **values)
-    doing = f"what kit {request.words[0]} did there is not known"
-    return copy.host.attach(line, doing, runs_program=runs_program)
+    copy.host.progress = f"what kit {request.words[0]} did there is not known"
+    return copy.host.attach(line, runs_program=runs_program)
 
 
 def _values(copy: Copy, request: Request) -> dict[str, Any]:
@@ -95,11 +98,8 @@ def _values(copy: Copy, request: Request) -> dict[str, Any]:
 class _Following:
     """Shows the output of a command, through connections that break."""
 
-    def __init__(self, copy: Copy, request: Request, show: Show, note_run: NoteRun) -> None:
-        self.copy, self.call, self.show, self.note_run = copy, request.call, show, note_run
-        self.doing = (
-            f"kit {request.words[0]} continues there: type the same command again to see it"
-        )
+    def __init__(self, copy: Copy, call: str, show: Show, note_run: NoteRun) -> None:
+        self.copy, self.call, self.show, self.note_run = copy, call, show, note_run
         self.offset = 0  # in the spool: what came before it is shown
         self.lost_s: Optional[float] = None
 
@@ -117,8 +117,7 @@ class _Following:
 
     def _tell(self, number: int) -> None:
         with suppress(KitError):
-            place = self.copy.folder
-            self.copy.ask("tell", self.doing, folder=place, call=self.call, signal=number)
+            self.copy.ask("tell", folder=self.copy.folder, call=self.call, signal=number)
 
     def _wait(self, error: Unreachable) -> None:
         host = self.copy.host
@@ -128,14 +127,14 @@ class _Following:
             what = "trying again; what runs there continues meanwhile"
             host.say(f"connection to {host.name} lost ({error.why}); {what}")
         if time.monotonic() - self.lost_s > PATIENCE_S:
-            host.raise_broken(error.why, self.doing)
+            host.raise_broken(error.why)
         time.sleep(AGAIN_S)
 
     def _follow(self) -> int:
         mark = ssh.new_mark()
         call = {"call": self.call, "folder": self.copy.folder, "offset": self.offset}
         command = self.copy.line("follow", **call, mark=mark)
-        with closing(self.copy.host.stream(command, self.doing)) as lines:
+        with closing(self.copy.host.stream(command)) as lines:
             while next(lines) != mark.encode():
                 pass  # a site's start-up files may print some, too
             while "exit" not in (said := json.loads(line := next(lines))):

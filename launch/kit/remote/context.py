@@ -23,7 +23,6 @@ from kit.remote import rsync
 from kit.remote.install import Copy
 from kit.remote.where import Typed
 
-BEFORE = "nothing is built yet, and the copied files stay there"
 # Files and agents that stay on this machine, and their options.
 _STAYING = {"secrets": "--secret", "ssh": "--ssh", "locked": "--locked"}
 FLAGS = ("--no-cache", "--update")  # the options of a build that have no value
@@ -91,7 +90,8 @@ def send(copy: Copy, context: Context) -> str:
     # An image that is a folder has one of its own in it.
     inside = source.name if source and source.is_dir() and not context.is_recipe else ""
     made = f"{context.folder}/{inside}"
-    given = copy.ask("given folder", BEFORE, folder=copy.folder, name=context.name(), inside=made)
+    copy.host.progress = "nothing is built yet, and the copied files stay there"
+    given = copy.ask("given folder", folder=copy.folder, name=context.name(), inside=made)
     place = f"{given['place']}/{context.folder}"
     if not source:
         return place
@@ -102,7 +102,7 @@ def send(copy: Copy, context: Context) -> str:
         count = sum(path.stat().st_size for path in files)
         copy.host.say(f"copying {source.name} to {copy.host.name}, {size(count)}")
     to = "" if source.is_dir() else source.name
-    rsync.send(copy.host, source, f"{place}/{inside}", BEFORE, options, to)
+    rsync.send(copy.host, source, f"{place}/{inside}", options, to)
     return place
 
 

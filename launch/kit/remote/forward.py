@@ -61,7 +61,7 @@ def _with_job(typed: Typed, site: Cluster) -> int:
         environment |= packing.values_of(secrets, here)
     keyrings = [secret.at for secret in secrets if secret.source == "file"]
     found = project.read(root, job, typed.job_file, keyrings, problems) if root else None
-    copy = install.put(site, here, _doing(typed), typed.say)
+    copy = install.put(site, here, _not_begun(typed), typed.say)
     if found:
         project.bring(copy, found, keyrings, is_run=typed.name == "submit")
     options = []
@@ -79,13 +79,13 @@ def _with_job(typed: Typed, site: Cluster) -> int:
     return _run(typed, copy, packing.request(site, environment=environment, **parts), record)
 
 
-def _doing(typed: Typed) -> str:
+def _not_begun(typed: Typed) -> str:
     return f"kit {typed.name} has not begun"
 
 
 def _of_cluster(typed: Typed, site: Cluster) -> int:
     cluster, here = typed.value("cluster"), os.getcwd()
-    copy = install.put(site, here, _doing(typed), typed.say)
+    copy = install.put(site, here, _not_begun(typed), typed.say)
     option = ("--cluster", site.name) if profiles.is_file_name(str(cluster)) else ()
     request = packing.request(site, packing.with_options(typed.words, *option), copy.folder)
     return _run(typed, copy, request, Record(packing.profile_name(cluster), here))
@@ -107,7 +107,7 @@ def _of_run(typed: Typed, record: Record) -> int:
     if not site.ssh:
         problem = f"the profile {record.cluster} names no login node any more"
         raise KitError(problem, "put back its key `ssh`")
-    copy = install.put(site, record.here, _doing(typed), typed.say)
+    copy = install.put(site, record.here, _not_begun(typed), typed.say)
     secrets = record.secrets if typed.name == "rerun" else ()
     environment = packing.values_of(secrets, record.here)
     folder = packing.inside(copy.work, record.here, os.getcwd())  # or the nearest above
@@ -117,12 +117,14 @@ def _of_run(typed: Typed, record: Record) -> int:
 
 def _run(typed: Typed, copy: Copy, request: Request, about: Record) -> int:
     """Run a command on the login node, and record the runs that it makes."""
+    copy.host.progress = _not_begun(typed)
     if typed.name in LASTING or (typed.name == "logs" and typed.value("follow")):
         return _run_lasting(typed, copy, request, about)
     runs_program = typed.name in MAKING_RUNS
     code = calls.attach(copy, request, runs_program=runs_program)
     if runs_program:
-        for run in copy.ask("runs", "the command has ended", history=copy.history)["runs"]:
+        copy.host.progress = "the command has ended"
+        for run in copy.ask("runs", history=copy.history)["runs"]:
             records.add_run(run, about, request.call)
     return code
 
@@ -136,7 +138,7 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
     call = Call(request.call, about.cluster, about.here, words, time.time())
     earlier = records.unheard(call, also_live=typed.name == "build")
     if earlier:
-        answer = copy.ask("state", _doing(typed), folder=copy.folder, call=earlier.id)
+        answer = copy.ask("state", folder=copy.folder, call=earlier.id)
         state = answer["state"]
         if typed.name in LASTING and state in ("running", "ended"):
             what = "goes on there" if state == "running" else "has ended there meanwhile"

@@ -15,9 +15,6 @@ from kit.remote import rsync
 from kit.remote.install import Copy
 from kit.remote.ssh import locked
 
-DOING = (
-    "the image is not all there, and nothing has begun; the next time its copy goes on from there"
-)
 VERIFY_S = 3600.0
 
 
@@ -45,14 +42,16 @@ def send(copy: Copy, image: Path) -> str:
     name = f"{stem}-{sha256[:16]}{image.suffix}"
     folder, part = f"{copy.folder}/{image_files.FOLDER}", f".{name}.part"
     options = [rsync.PRIVATE, "--append", "--partial"]
+    next_time = "the next time its copy goes on from there"
+    host.progress = f"the image is not all there, and nothing has begun; {next_time}"
     with locked(f"image-{sha256[:16]}"):  # a second command waits, and then finds the image there
-        if copy.ask("image", DOING, folder=copy.folder, name=name, size=count)["is_there"]:
+        if copy.ask("image", folder=copy.folder, name=name, size=count)["is_there"]:
             return f"{folder}/{name}"
         host.say(f"copying {image.name} to {host.name}, {size(count)}, once")
         for _ in range(2):  # what was cut off may not be a part of this very file
-            rsync.send(host, image, folder, DOING, options, to=part)
+            rsync.send(host, image, folder, options, to=part)
             facts = {"part": f"{folder}/{part}", "name": name, "sha256": sha256}
-            if copy.ask("place image", DOING, VERIFY_S, **facts)["is_whole"]:
+            if copy.ask("place image", VERIFY_S, **facts)["is_whole"]:
                 return f"{folder}/{name}"
     problem = f"the copy of {image} on {host.name} is not what is here: its sha256 differs"
     raise KitError(problem, "was the file changed meanwhile? type the same command again")

@@ -93,12 +93,10 @@ class Copy:
     work: str  # the project's folder
     history: int  # bytes of the history of runs
 
-    def ask(
-        self, what: str, doing: str, timeout_s: float = ANSWER_S, **values: Any
-    ) -> dict[str, Any]:
+    def ask(self, what: str, timeout_s: float = ANSWER_S, **values: Any) -> dict[str, Any]:
         """Return the answer of `service`. Raise Unreachable, or KitError with its problem."""
         text = json.dumps({"what": what, **values})
-        return self.host.ask(f'{self.setup}{self._service()} "$1"', doing, timeout_s, text)
+        return self.host.ask(f'{self.setup}{self._service()} "$1"', text, timeout_s)
 
     def line(self, what: str, mark: str = "-", **values: Any) -> str:
         """Return the command for ssh that has `service` answer a request with the connection."""
@@ -112,16 +110,16 @@ class Copy:
         return f"{bash(self.python)} {bash(f'{self.place}/service.py')}"
 
 
-def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Copy:
+def put(site: Cluster, here: str, progress: str, say: Callable[[str], None]) -> Copy:
     """Return the copy of kit, made unless it exists, for a project that is `here`."""
-    host, files = Host(site.ssh, say), _files()
+    host, files = Host(site.ssh, say, progress), _files()
     setup, pythons = _python(site)
     name = f"kit-{kit.__version__}-{_digest(files)}"
     request = {"folder": site.ssh_dir, "kit": name, "origin": records.origin(here)}
     request |= {"name": os.path.basename(here) or "root", "ssh_python": site.ssh_python}
     source = Path(landing.__file__).read_text(encoding="utf-8")
     program = f"{source}\nmain(sys.argv[1], **{request!a})\n"
-    found = host.ask(f"{setup}{_LANDING.format(pythons=pythons)}", doing, text=program)
+    found = host.ask(f"{setup}{_LANDING.format(pythons=pythons)}", program)
     refusal, folder = found.get("refusal"), found.get("folder")
     if refusal == "foreign":
         what = "it has other files, and kit did not make it"
@@ -136,11 +134,11 @@ def put(site: Cluster, here: str, doing: str, say: Callable[[str], None]) -> Cop
         fix = "name one that you can write to: the profile's key `ssh_dir`"
         raise KitError(f"cannot make kit's folder {folder} on {host.name}: {refusal}", fix)
     if "python" not in found:
-        raise _no_python(site, found, doing)
+        raise _no_python(site, found, progress)
     facts = {fact: found[fact] for fact in ("folder", "python", "work", "history")}
     copy = Copy(host, f"{folder}/{name}", setup, **facts)
     if not found["has_copy"]:
-        _send(copy, files, doing)
+        _send(copy, files)
     return copy
 
 
@@ -153,11 +151,11 @@ def _python(site: Cluster) -> tuple[str, str]:
     return f"type -P sbatch >/dev/null || {_PROFILE}; ", pythons
 
 
-def _no_python(site: Cluster, found: dict[str, Any], doing: str) -> KitError:
+def _no_python(site: Cluster, found: dict[str, Any], progress: str) -> KitError:
     version = str(found.get("version", "")).strip()
     what = f"`ssh_python: {site.ssh_python}`" if site.ssh_python else "python3"
     has = version if re.match(r"Python \d", version) else "none"
-    problem = f"{site.ssh} has no Python 3.9 or later on PATH ({what} there: {has}): {doing}"
+    problem = f"{site.ssh} has no Python 3.9 or later on PATH ({what} there: {has}): {progress}"
     modules = str(found.get("modules", "")).split()
     if modules:
         key = f"`ssh_python: module load {modules[-1]}`"
@@ -169,7 +167,7 @@ def _no_python(site: Cluster, found: dict[str, Any], doing: str) -> KitError:
     return KitError(problem, fix)
 
 
-def _send(copy: Copy, files: dict[str, Path], doing: str) -> None:
+def _send(copy: Copy, files: dict[str, Path]) -> None:
     """Copy kit to a folder of its own, and have it give that its name."""
     copy.host.say(f"copying kit to {copy.host.name}, once")
     folder, name = os.path.split(copy.place)
@@ -182,11 +180,11 @@ def _send(copy: Copy, files: dict[str, Path], doing: str) -> None:
             shutil.copy2(path, target)
         for program, text in _PROGRAMS.items():
             Path(place, program).write_text(text, encoding="utf-8")
-        copy.host.ask(f"{make}; printf '\\n%s {{}}\\n' \"$1\"", doing)
-        rsync.send(copy.host, Path(place), part, doing, [rsync.PRIVATE])
+        copy.host.ask(f"{make}; printf '\\n%s {{}}\\n' \"$1\"")
+        rsync.send(copy.host, Path(place), part, [rsync.PRIVATE])
     unnamed = replace(copy, place=part)
     try:
-        unnamed.ask("place kit", doing, part=part, place=copy.place, python=copy.python)
+        unnamed.ask("place kit", part=part, place=copy.place, python=copy.python)
     except KitError as error:
         own = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         key = f"`ssh_python: /path/to/{own}`"

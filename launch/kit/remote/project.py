@@ -20,8 +20,6 @@ from kit.plan.source_files import Sources
 from kit.remote import arrival, landing, records, rsync
 from kit.remote.install import Copy
 
-DOING = "nothing has begun"
-
 
 def root_of(job: Job) -> str:
     """Return the job's working directory; "" where this machine has none of that name."""
@@ -70,7 +68,6 @@ def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bo
         host.say(f"not copied to {host.name}: {key_files.shown(missing)}")
     answer = copy.ask(
         "receive",
-        DOING,
         work=copy.work,
         folder=copy.folder,
         origin=records.origin(root),
@@ -89,7 +86,7 @@ def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bo
             raise UsageError(f"{what} is not the project's: {shown}", fix)
         host.say(f"{what} stays as it is: {shown}")
     if answer["needed"]:
-        rsync.send_listed(host, Path(root), copy.work, DOING, answer["needed"])
+        rsync.send_listed(host, Path(root), copy.work, answer["needed"])
 
 
 def _not_copied(sources: Sources) -> list[str]:

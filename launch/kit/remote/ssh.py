@@ -52,38 +52,40 @@ class Unreachable(KitError):
 
     exit_code = UNREACHABLE
 
-    def __init__(self, name: str, why: str, doing: str, *, begun: bool) -> None:
+    def __init__(self, host: Host, why: str, *, begun: bool) -> None:
+        name = host.name
         what = f"the connection to {name} broke" if begun else f"{name} cannot be reached"
         fix = f"see whether this works: ssh {name}; then type the same command again"
-        super().__init__(f"{what} ({why}): {doing}", fix)
+        super().__init__(f"{what} ({why}): {host.progress}", fix)
         self.why, self.begun = why, begun
 
 
 class Host:
-    """One login node, as ssh takes its name. `say` shows a line to the user."""
+    """One login node, as ssh takes its name. `say` shows a line to the user.
+
+    `progress` tells how far the user's command has come, for the errors of a connection.
+    """
 
     # By host, what this command knows of its connection: "" where it is open, else why it failed.
     known: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        self.name, self.say = name, say
+    def __init__(self, name: str, say: Callable[[str], None], progress: str) -> None:
+        self.name, self.say, self.progress = name, say, progress
 
-    def ask(
-        self, script: str, doing: str, timeout_s: float = ANSWER_S, text: str = ""
-    ) -> dict[str, Any]:
+    def ask(self, script: str, text: str = "", timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """Return the answer of a bash script, which prints `MARK JSON` where $1 is MARK.
 
         Raises KitError where the answer is a problem. The script travels on ssh's input, so no list
         of processes shows it; `text` comes behind it, and the script's commands can read it. Asks
         again where the connection broke: every script may run twice.
         """
-        answer = self.retried(lambda: self._ask(script, doing, timeout_s, text), doing)
+        answer = self.retried(lambda: self._ask(script, text, timeout_s))
         if "problem" in answer:
             raise KitError(str(answer["problem"]), str(answer.get("fix", "")))
         return answer
 
-    def _ask(self, script: str, doing: str, timeout_s: float, text: str) -> dict[str, Any]:
-        self.connect(doing)
+    def _ask(self, script: str, text: str, timeout_s: float) -> dict[str, Any]:
+        self.connect()
         mark = new_mark()
         # In braces, so that a script that was cut off is no command. The text is no here-document,
         # which bash writes to a file: bash reads a pipe no further than the script goes.
@@ -97,28 +99,28 @@ class Host:
                 start_new_session=True,  # Ctrl-C ends kit alone, and not the script
             )
         except subprocess.TimeoutExpired:
-            self.raise_broken(f"no answer within {timeout_s:.0f} s", doing)
+            self.raise_broken(f"no answer within {timeout_s:.0f} s")
         for line in done.stdout.decode("utf-8", "replace").splitlines():
             if line.startswith(f"{mark} "):  # start-up files of a site may print before it
                 with contextlib.suppress(ValueError):
                     return dict(json.loads(line[len(mark) :]))
-        self._raise_ended(done.stderr, f"ssh ended with code {done.returncode}", doing)
+        self._raise_ended(done.stderr, f"ssh ended with code {done.returncode}")
 
-    def _raise_ended(self, said: bytes, otherwise: str, doing: str) -> NoReturn:
+    def _raise_ended(self, said: bytes, otherwise: str) -> NoReturn:
         """Raise the error of a request that ssh, which said this, did not carry out."""
         if b"Session open refused" in said:
             limit = "allows no more commands at once on one connection (MaxSessions of its sshd)"
             fix = (
                 "end one that goes on there, such as kit logs -f; then type the same command again"
             )
-            raise KitError(f"{self.name} {limit}: {doing}", fix)
-        self.raise_broken(last_line(said) or otherwise, doing)
+            raise KitError(f"{self.name} {limit}: {self.progress}", fix)
+        self.raise_broken(last_line(said) or otherwise)
 
-    def raise_broken(self, why: str, doing: str) -> NoReturn:
+    def raise_broken(self, why: str) -> NoReturn:
         """Raise Unreachable after a request."""
-        raise Unreachable(self.name, why, doing, begun=True) from None
+        raise Unreachable(self, why, begun=True) from None
 
-    def retried(self, attempt: Callable[[], T], doing: str) -> T:
+    def retried(self, attempt: Callable[[], T]) -> T:
         """Return what an attempt does; make it once more where the connection breaks soon."""
         begun_s = time.monotonic()
         try:
@@ -133,14 +135,14 @@ class Host:
             return attempt()
         except Unreachable as error:
             self.known[self.name] = error.why
-            self.raise_broken(error.why, doing)
+            self.raise_broken(error.why)
 
-    def attach(self, line: str, doing: str, *, runs_program: bool) -> int:
+    def attach(self, line: str, *, runs_program: bool) -> int:
         """Run a command with the streams and the terminal of this process; return its exit code.
 
         `runs_program`: a program of the user's gets the input, and may end with any code.
         """
-        self.connect(doing)
+        self.connect()
         is_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
         # ssh reads ahead: `while read -r id; do kit cancel "$id"; done <ids` would cancel one job.
         stdin = None if runs_program or sys.stdin.isatty() else subprocess.DEVNULL
@@ -149,15 +151,15 @@ class Host:
         words = self._command(line, RequestTTY="force" if is_terminal else "no")
         code = run(words, stdin=stdin).returncode
         if code == SSH_FAILED and not (runs_program and self._is_open()):
-            self.raise_broken("ssh ended with code 255", doing)
+            self.raise_broken("ssh ended with code 255")
         return code
 
-    def stream(self, line: str, doing: str) -> Generator[bytes, None, None]:
+    def stream(self, line: str) -> Generator[bytes, None, None]:
         """Yield the whole lines that a command prints; raise Unreachable at their end.
 
         A silent command is ended: after a laptop's sleep nobody answers on its connection.
         """
-        self.connect(doing)
+        self.connect()
         nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
         with subprocess.Popen(
             self._command(line), stdin=nothing, stdout=pipe, stderr=pipe, start_new_session=True
@@ -172,17 +174,17 @@ class Host:
                     yield from lines
             finally:
                 ssh.kill()
-            self._raise_ended(ssh.stderr.read(), "it ended", doing)
+            self._raise_ended(ssh.stderr.read(), "it ended")
 
     # ---------------------------------------------------------------- the connection
 
-    def connect(self, doing: str) -> None:
+    def connect(self) -> None:
         """Open the connection unless it is open. A failure here is before any request."""
         if self.name not in self.known:
             with locked(self._socket().name):  # else one of two connections would be left over
                 self.known[self.name] = "" if self._is_open() else self._open()
         if why := self.known[self.name]:  # nor is such a host asked again
-            raise Unreachable(self.name, why, doing, begun=False)
+            raise Unreachable(self, why, begun=False)
 
     def _open(self) -> str:
         """Open the connection. Return "", or why that failed."""
