@@ -146,7 +146,7 @@ def test_who_follows_from_any_line_gets_the_rest(skipped: int, tmp_path: Path, c
 
 
 def test_a_second_terminal_follows_a_build_while_the_first_one_does() -> None:
-    call = records.Call(ID, "far", "/project", ["/project", "build"])
+    call = records.SentCall(ID, "far", "/project", ["/project", "build"])
 
     def follow() -> None:
         with records.under_way(call):

@@ -18,7 +18,7 @@ from kit.plan import resolve
 from kit.remote import calls, context, image_copy, install, packing, project, records
 from kit.remote.calls import Request
 from kit.remote.install import Copy
-from kit.remote.records import Call, Record
+from kit.remote.records import Record, SentCall
 from kit.remote.where import Typed
 
 LASTING = ("submit", "rerun", "build", "bench")  # these go on when the connection breaks
@@ -135,7 +135,7 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
     Where the end of the same earlier command is not known here, show that one instead.
     """
     words = [request.workdir, *(word for word in request.words if word != "--follow")]
-    call = Call(request.call, about.cluster, about.here, words, time.time())
+    call = SentCall(request.call, about.cluster, about.here, words, time.time())
     earlier = records.unheard(call, also_live=typed.name == "build")
     if earlier:
         answer = copy.ask("state", folder=copy.folder, call=earlier.id)
@@ -159,7 +159,7 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
         )
 
 
-def _raise_if_submitted(call: Call, runs: list[dict[str, Any]], about: Record) -> None:
+def _raise_if_submitted(call: SentCall, runs: list[dict[str, Any]], about: Record) -> None:
     """Raise KitError if a command that was killed, or ended days ago, has submitted jobs."""
     for run in runs:
         records.add_run(run, about, call.id)

@@ -149,7 +149,7 @@ def _named(known: list[Record], word: Optional[str], here: str) -> list[Record]:
 
 
 @dataclass(frozen=True)
-class Call:
+class SentCall:
     """A command that was sent to a cluster, with its id there."""
 
     id: str
@@ -165,7 +165,7 @@ class Call:
 
 
 @contextmanager
-def under_way(call: Call) -> Iterator[None]:
+def under_way(call: SentCall) -> Iterator[None]:
     """Record a command until its end is known: after a broken connection the record stays.
 
     Several terminals may follow one command.
@@ -179,7 +179,7 @@ def under_way(call: Call) -> Iterator[None]:
         forget(call)
 
 
-def unheard(new: Call, *, also_live: bool) -> Optional[Call]:
+def unheard(new: SentCall, *, also_live: bool) -> Optional[SentCall]:
     """Return the earlier call of the same command whose end is not known.
 
     `also_live` includes one that another terminal follows.
@@ -191,13 +191,13 @@ def unheard(new: Call, *, also_live: bool) -> Optional[Call]:
     return None
 
 
-def _calls() -> Iterator[tuple[Path, Call]]:
+def _calls() -> Iterator[tuple[Path, SentCall]]:
     for file in sorted((notes.folder() / "calls").glob("*.json")):
         with suppress(OSError, ValueError, TypeError):
             if time.time() - file.stat().st_mtime > OLD_S:
                 file.unlink()
             else:
-                yield file, Call(**safe_read.mapping(file))
+                yield file, SentCall(**safe_read.mapping(file))
 
 
 def _is_followed(file: Path) -> bool:
@@ -206,6 +206,6 @@ def _is_followed(file: Path) -> bool:
     return False
 
 
-def forget(call: Call) -> None:
+def forget(call: SentCall) -> None:
     """Forget a command whose end is known, or that the cluster knows nothing of."""
     call.file.unlink(missing_ok=True)
