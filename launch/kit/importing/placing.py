@@ -90,7 +90,8 @@ class Placing:
     def place(self, needed: Iterable[str], own_lines: list[str], place: int) -> None:
         """Write all lines of bash; `needed` has the names that the program's own lines use."""
         has_image = self.draft.has_image
-        once, inside = [], []
+        once: list[Item] = []
+        inside: list[Item] = []
         self.without_default.update(needed)
         wanted = self._definitions(needed, DEFINE, known=variables.OWNED)
         for item in self.items:
@@ -102,12 +103,8 @@ class Placing:
                 continue
             elif item.kind == ACTION and item.position > place:
                 self.draft.refused_behind(item.span, "kit runs nothing after the program")
-            elif has_image and self._is_inside(item):
-                inside.append(item)
-            elif item.kind in (PREPARE, ACTION) or (item.kind != DEFINE and not has_image):
-                once.append(item)
             elif item.kind != DEFINE:
-                inside.append(item)
+                (inside if has_image and self._is_inside(item) else once).append(item)
         first = inside if has_image else once
         first += self._moved(wanted, first)
         names = {name for item in first if not _ARRAY.search(item.source) for name in item.sets}
@@ -126,9 +123,9 @@ class Placing:
         self._close()
 
     def _is_inside(self, item: Item) -> bool:
-        if self.is_in_container:
-            return item.kind != DEFINE
-        return item.kind == PREPARE and items.is_for_program(item.source)
+        """Return whether a statement is for the container."""
+        is_for_program = item.kind == PREPARE and items.is_for_program(item.source)
+        return self.is_in_container or item.kind in (EXPORT, LIMIT) or is_for_program
 
     def _moved(self, wanted: list[Item], first: list[Item]) -> list[Item]:
         """Return those definitions that go before the program, to lines that set the same names.
@@ -190,12 +187,11 @@ class Placing:
         on_host = key == "host_setup"
         kinds = (DEFINE, EXPORT) if on_host else (DEFINE,)  # the job's `env` is not set there yet
         needed = [item for item in self._definitions(names, *kinds) if item not in chosen]
+        found = [*needed, *chosen]
         if not on_host:
             known = {*self.draft.env, *self.moved, *variables.OWNED}
-            needed = [item for item in needed if not item.sets or item.sets - known]
-            chosen = [item for item in chosen if not item.sets or item.sets - known]
-        every = {id(item): item for item in [*needed, *chosen]}
-        ordered = sorted(every.values(), key=lambda item: item.span)
+            found = [item for item in found if not item.sets or item.sets - known]
+        ordered = sorted({id(item): item for item in found}.values(), key=_SPAN)
         lines: list[str] = []
         done: set[tuple[Span, str]] = set()  # a statement may be the item of several variables
         folder = folders.current(self.draft.keys)
