@@ -38,6 +38,7 @@ class Draft:
     keys: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     has_image: bool = False  # also where its file is still to be made
+    container_lines: list[Span] = field(default_factory=list)  # of #SBATCH
     slurm: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, Any] = field(default_factory=dict)
     inherit: list[str] = field(default_factory=list)

@@ -86,8 +86,8 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
     if re.match(r"(gres|gpus|gpus-per-(node|task)|ntasks(-per-(node|gpu))?)\Z", name):
         return  # `shape` reads these together
     if containers.is_option(name):
-        return  # _whole_container of importer.py reads these together
-    if name == "export" and set((value or "").split(",")) - {"ALL", "NONE", "NIL"}:
+        draft.container_lines.append(here)  # importer.py reads these together
+    elif name == "export" and set((value or "").split(",")) - {"ALL", "NONE", "NIL"}:
         _export(value or "", here, draft)
     elif name in _LEFT_OUT:
         draft.left_out(here, _LEFT_OUT[name])

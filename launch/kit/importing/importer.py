@@ -13,7 +13,7 @@ from kit.base.errors import UsageError
 from kit.config import yaml_source
 from kit.files import safe_read
 from kit.importing import choice, containers, header, job_text, shell
-from kit.importing.draft import LEFT_OUT, Draft, LedgerEntry
+from kit.importing.draft import Draft, LedgerEntry
 from kit.importing.expansion import Scope
 from kit.importing.header import GivenOptions
 from kit.importing.holes import HOLE
@@ -107,9 +107,6 @@ def _text(path: Path) -> str:
     return content.decode("utf-8", "replace")
 
 
-_OPTION = re.compile(r"#SBATCH\b.*--(env|(no-)?container-)")
-
-
 def _whole_container(given: GivenOptions, draft: Draft, scope: Scope, tasks: Optional[int]) -> bool:
     """Give the program that container, unless srun starts it in one of its own.
 
@@ -118,16 +115,11 @@ def _whole_container(given: GivenOptions, draft: Draft, scope: Scope, tasks: Opt
     options = {name: value for name, (value, _) in given.items() if containers.is_option(name)}
     found = containers.of_slurm(options)
     code = "\n".join(line for line in draft.lines if not line.lstrip().startswith("#"))
-    spans = [
-        (number, number)
-        for number, line in enumerate(draft.lines, 1)
-        if _OPTION.match(line) and draft.kind_of(number) != LEFT_OUT  # by sbatch itself
-    ]
     if "--container-image" in code or "--environment" in code:
-        for span in spans:
+        for span in draft.container_lines:
             draft.left_out(span, "srun starts the program in a container of its own")
     elif found:
-        for span in spans:
+        for span in draft.container_lines:
             draft.carried(span, "image")
         starter = Starters(draft, scope, tasks, min(given[name][1] for name in options))
         starter.contain(found)
