@@ -152,7 +152,5 @@ def _option_meant(name: str, context: Any, otherwise: str) -> str:
     known = [word for word in spellings if word.startswith("-")]
     if {"shape", "arguments"} <= {item.name for item in command.params}:
         return hints.job_option(name, ["--help", *known], sys.argv[1:])
-    if command.name == "logs" and name in hints.LACKING:
-        return hints.LACKING[name]
     fix = did_you_mean(name, ["--help"], otherwise, cutoff=0.8)
     return did_you_mean(name, known, fix)

@@ -49,6 +49,9 @@ _COMMANDS = {
 _RECIPE = "the recipe is an argument: kit build FILE, or kit build FOLDER"
 _BY_ITSELF = "kit run shows the logs by itself, and ends with the run's exit code"
 PROGRAMS_OWN = "an argument of the program comes last, after --"
+_NO_TIMES = (
+    "kit adds no times to the lines of a log; the last lines of each log: kit logs RUN --tail N"
+)
 _OPTIONS = {
     "kit": {"-v": "did you mean '--version'?"},
     "kit build": {
@@ -58,7 +61,11 @@ _OPTIONS = {
         "--tag": "did you mean '--name'?",
     },
     "kit cancel": {"--all": "name the runs: kit status lists them"},
-    "kit logs": {"-n": "did you mean '--tail'?"},
+    "kit logs": {
+        "-n": "did you mean '--tail'?",
+        **dict.fromkeys(("--since", "--until", "--timestamps"), _NO_TIMES),
+        "--grep": "use grep: kit logs RUN | grep WORD",
+    },
     "kit rerun": {"-f": "did you mean '--follow'?"},
     "kit run": {
         "--dry-run": "kit render writes the scripts and starts nothing; kit submit has --dry-run",
@@ -87,12 +94,6 @@ _BY_ANOTHER_WAY = {
     "-o": "the logs are in the run directory, which --output DIR names",
     "--wrap": "write the lines into a job file, below `script: |`",
 }
-# What other tools have, and why kit has not.
-LACKING = dict.fromkeys(
-    ("--since", "--until", "--timestamps"),
-    "kit adds no times to the lines of a log; the last lines of each log: kit logs RUN --tail N",
-)
-LACKING["--grep"] = "use grep: kit logs RUN | grep WORD"
 _INHERIT = {"ALL": "all", "NONE": "none"}
 RERUN = (
     "kit rerun changes nothing; for other arguments start a new run: kit submit JOB -- ARGS, or "
