@@ -40,7 +40,7 @@ def test_the_rank_that_has_not_called_what_the_others_wait_in_is_named(start, tm
     start(script, tmp_path, ranks=3).finish(60).check()
     dumps = {rank: tmp_path / f"flight.1.{rank}" for rank in range(3)}
     place = f"ranks 0-1 wait in all_reduce 3 of default_pg, at {script}:13"
-    said = flight.find(dumps, 3).sentence()
+    said = flight.find(dumps, 3).sentence
     assert said == f"{place}; rank 2 has not called it, and was last at barrier 2, {script}:11"
     del dumps[2]
-    assert flight.find(dumps, 3).sentence() == f"{place}; rank 2 has left no dump"
+    assert flight.find(dumps, 3).sentence == f"{place}; rank 2 has left no dump"

@@ -41,7 +41,7 @@ def explained(folder: Path, traces: dict[int, list[dict[str, Any]]], ranks: int 
 
 def sentence(dumps: dict[int, Path], ranks: int) -> str:
     found = flight.find(dumps, ranks)
-    return found.sentence() if found else ""
+    return found.sentence if found else ""
 
 
 DONE = entry(1, over=True)
@@ -160,8 +160,8 @@ def test_what_did_not_end_is_told_with_who_is_missing(traces: dict[int, list[dic
 )
 def test_what_the_dumps_of_nccls_ranks_say(case: str, said: str, tmp_path: Path) -> None:
     dumps = recorded(case, tmp_path)
-    found = flight.find(dumps, len(dumps))
-    assert found and found.sentence(lambda place: place.removeprefix("/project/")) == said
+    found = flight.find(dumps, len(dumps), lambda place: place.removeprefix("/project/"))
+    assert found and found.sentence == said
 
 
 RECORDED = Path(__file__).with_name("flight")

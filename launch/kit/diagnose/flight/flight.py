@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit.diagnose.flight.dumps import ALL_RANKS, Call, Dump, Transfer, listed, read
-from kit.diagnose.flight.stuck import Collective, Scene, Stuck, Transfers
+from kit.diagnose.flight.stuck import Collective, Scene, Shorten, Stuck, Transfers
 from kit.files import safe_read
 
 MOST_DUMPS = 2048  # to read; a full one takes about 50 ms
@@ -30,7 +30,7 @@ class StuckGroup(NamedTuple):
     missing: list[int]  # the ranks that have not called it
 
 
-def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
+def find(dumps: Mapping[int, Path], ranks: int, short: Shorten = str) -> Optional[Stuck]:
     """Return what did not end, of {rank: its dump}; None where nothing tells.
 
     ranks: how many the run has.
@@ -44,7 +44,7 @@ def find(dumps: Mapping[int, Path], ranks: int) -> Optional[Stuck]:
         return None
     wanted = {rank: _wanted(rank, call, found) for rank, call in waits.items() if call.transfers}
     at_s = max(map(safe_read.changed_ns, dumps.values())) / 1e9
-    scene = Scene(found, waits, wanted, at_s, unread)
+    scene = Scene(found, waits, wanted, at_s, unread, short)
     stuck: list[Stuck] = [_collective(group, scene) for group in groups]
     stuck += [_transfers(rank, scene) for rank in wanted]
     return min(stuck, key=lambda each: each.order)

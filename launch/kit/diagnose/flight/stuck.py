@@ -11,7 +11,7 @@ from typing import Callable, Optional
 from kit.base import formats
 from kit.diagnose.flight.dumps import Call, Dump, Transfer
 
-Shorten = Callable[[str], str]
+Shorten = Callable[[str], str]  # makes a place, file:line, shorter
 # Into these each rank may put in another amount: torch 2.13's, and the older names of them.
 _UNEVEN = re.compile(r"all_?to_?all.*|scatter|.*_v(_.*)?")
 _FAULT = "it does not end: a link or a GPU may be at fault"
@@ -28,10 +28,15 @@ class Scene:
     # have called their sides of it)}: see _wanted in flight.py
     wanted: Mapping[int, tuple[list[Transfer], Optional[bool]]]
     at_s: float  # when the last dump was written, in seconds since 1970
-    unread: frozenset[int] = frozenset()  # ranks whose dumps were too many to read
+    unread: frozenset[int]  # ranks whose dumps were too many to read
+    short: Shorten
 
     def has_no_dump(self, rank: int) -> bool:
         return rank not in self.dumps and rank not in self.unread
+
+    def at(self, call: Call, before: str = ", at ") -> str:
+        """Return the place of a call, for the end of a sentence; empty where it has none."""
+        return f"{before}{self.short(call.place)}" if call.place else ""
 
 
 @dataclass(frozen=True)
@@ -74,18 +79,20 @@ class Stuck:
         """Return the ranks that it takes, and that may wait elsewhere."""
         return [*self.waiting, *self.odd]
 
-    def sentence(self, short: Shorten = str) -> str:
-        """Return who waits in what, and why; `short` makes a place, file:line, shorter."""
+    @property
+    def sentence(self) -> str:
+        """Return who waits in what, and why."""
         waiting = formats.ranks_do(self.alike, "waits", "wait")
-        return f"{waiting} in {self.what}{_at(self.call, short)}{self.why(short)}"
+        return f"{waiting} in {self.what}{self.scene.at(self.call)}{self.why}"
 
-    def why(self, short: Shorten = str) -> str:
+    @property
+    def why(self) -> str:
         """Return who is missing, or by what the calls differ, as the end of a sentence."""
         read, unread = len(self.scene.dumps), len(self.scene.unread)
         counted = f"; {read} of {read + unread} dumps were read" if unread else ""
-        return f"{self._differs(short)}{counted}"
+        return f"{self._differs()}{counted}"
 
-    def _differs(self, short: Shorten) -> str:
+    def _differs(self) -> str:
         raise NotImplementedError
 
     def is_in(self, rank: int) -> bool:
@@ -105,12 +112,12 @@ class Stuck:
         waits_elsewhere = not all(map(self.is_in, needed))
         return not is_late, waits_elsewhere, not self.call.transfers, not self.missing
 
-    def last(self, rank: int, short: Shorten) -> str:
+    def last(self, rank: int) -> str:
         """Return the last call of a rank, of any kind: was last at all_reduce 1, train.py:3."""
-        dump = self.scene.dumps[rank]
-        if not dump.calls:
+        calls = self.scene.dumps[rank].calls
+        if not calls:
             return ""
-        return f"was last at {self.named(rank, dump.calls[-1])}{_at(dump.calls[-1], short, ', ')}"
+        return f"was last at {self.named(rank, calls[-1])}{self.scene.at(calls[-1], ', ')}"
 
     def named(self, rank: int, call: Call) -> str:
         """Return a rank's call, with its group where that is another."""
@@ -151,11 +158,11 @@ class Collective(Stuck):
     def is_in(self, rank: int) -> bool:
         return self.called.get(rank) is self.scene.waits.get(rank)
 
-    def _differs(self, short: Shorten) -> str:
+    def _differs(self) -> str:
         if self.missing:
-            return self._missing(short)
+            return self._missing()
         others = [
-            f"; {formats.ranks(ranks)} called {name} instead{_at(self.called[ranks[0]], short)}"
+            f"; {formats.ranks(ranks)} called {name} instead{self.scene.at(self.called[ranks[0]])}"
             for name, ranks in self.names.items()
             if name != self.call.name
         ]
@@ -168,17 +175,17 @@ class Collective(Stuck):
         said: list[str] = []
         for sizes, ranks in self.sizes[:_NAMED]:
             call = self.called[ranks[0]]
-            its_place = _at(call, short) if call.place != place else ""
+            its_place = self.scene.at(call) if call.place != place else ""
             verb = "" if said else "called it "
             said.append(f"{formats.ranks(ranks)} {verb}with {sizes}{its_place}")
         return f"; {', '.join(said)}"
 
-    def _missing(self, short: Shorten) -> str:
+    def _missing(self) -> str:
         late = [rank for rank in self.missing if rank in self.scene.dumps]
         if not late:
             return f"; {formats.ranks_do(self.missing, 'has', 'have')} left no dump"
         said = f"; {formats.ranks_do(late, 'has', 'have')} not called it"
-        last = self.last(late[0], short)
+        last = self.last(late[0])
         who = f"rank {late[0]} " if len(late) > 1 else ""
         return f"{said}, and {who}{last}" if last else said
 
@@ -209,8 +216,8 @@ class Transfers(Stuck):
         wanted, _ = self.scene.wanted.get(rank, ([], None))
         return rank == self.rank or self.rank in (transfer.peer(rank) for transfer in wanted)
 
-    def _differs(self, short: Shorten) -> str:
-        said = [f"; rank {peer} {self._peer(peer, short)}" for peer in self.peers[:_NAMED]]
+    def _differs(self) -> str:
+        said = [f"; rank {peer} {self._peer(peer)}" for peer in self.peers[:_NAMED]]
         each = ": each waits for the other" if self._is_mutual else ""
         return f"{''.join(said)}{each}"
 
@@ -223,13 +230,13 @@ class Transfers(Stuck):
         theirs, _ = wanted[peers[0]]
         return not {each[:2] for each in self.wanted} & {each[:2] for each in theirs}
 
-    def _peer(self, peer: int, short: Shorten) -> str:
+    def _peer(self, peer: int) -> str:
         """Return where one is to which the rank sends, or from which it receives."""
         if peer in self.scene.unread:
             return "may be at fault: its dump was not read"
         if peer not in self.scene.dumps:
             return "has left no dump"
-        last = self.last(peer, short)
+        last = self.last(peer)
         if self.has_come is None:
             return last or "has called nothing"
         transfer = next(each for each in self.wanted if each.peer(self.rank) == peer)
@@ -237,11 +244,6 @@ class Transfers(Stuck):
         if self.has_come and wait and transfer in wait.transfers:
             return f"has called {name}, and {_FAULT}"
         if self.has_come and wait:
-            return f"waits in {self.named(peer, wait)}{_at(wait, short)}"
+            return f"waits in {self.named(peer, wait)}{self.scene.at(wait)}"
         has = "has" if self.has_come else "has not"
         return f"{has} called {name}{f', and {last}' if last else ''}"
-
-
-def _at(call: Call, short: Shorten, before: str = ", at ") -> str:
-    """Return the place of a call, for the end of a sentence; empty where it has none."""
-    return f"{before}{short(call.place)}" if call.place else ""

@@ -44,7 +44,7 @@ class Ranks:
     attempt: int
     seen_s: float  # in seconds since 1970: when they were asked, or when they stood still
     is_live: bool  # whether they were asked now
-    recorded: Optional[Stuck] = None  # by PyTorch's flight recorder
+    recorded: Optional[Stuck]  # by PyTorch's flight recorder
 
     @property
     def project(self) -> str:
@@ -74,7 +74,7 @@ def find_ranks(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
     seen_s = time.time()
     seen = _ask_nodes(run, plan, hosts, full=full, pause=pause)
     attempt = run.paths.attempts(run.id)[-1]
-    recorded = flight.find(run.paths.flights(run.id, attempt), plan.layout.ranks)
+    recorded = _recorded(run, plan, attempt)
     return Ranks(run, found.elapsed, plan, seen, attempt, seen_s, True, recorded)
 
 
@@ -92,7 +92,7 @@ def kept(run: Run) -> Optional[Ranks]:
         return None
     plan = run_record.plan_of(run_dir.load(Path(run.folder)))
     hosts = events.hosts(events.read(run.paths.logs(run.id), attempt))
-    recorded = flight.find(run.paths.flights(run.id, attempt), plan.layout.ranks)
+    recorded = _recorded(run, plan, attempt)
     seen = _seen_then(run, plan, attempt, hosts) if stalled else None
     if not seen and not recorded:
         return None
@@ -102,6 +102,12 @@ def kept(run: Run) -> Optional[Ranks]:
     when = time.strftime("%F %T", time.localtime(at_s))
     elapsed = f"as its ranks stood still at {when}"
     return Ranks(run, elapsed, plan, seen, attempt, at_s, False, recorded)
+
+
+def _recorded(run: Run, plan: Plan, attempt: int) -> Optional[Stuck]:
+    """Return what PyTorch's flight recorder knows; names of the program's own files are short."""
+    dumps, folder = run.paths.flights(run.id, attempt), run.paths.own_code(plan.program.workdir)
+    return flight.find(dumps, plan.layout.ranks, lambda place: stacks.short(place, folder))
 
 
 def _seen_then(run: Run, plan: Plan, attempt: int, hosts: list[str]) -> Optional[Seen]:

@@ -7,12 +7,12 @@ import os
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from kit.base import formats
 from kit.base.errors import KitError
 from kit.base.table import printable
-from kit.diagnose.flight.stuck import Shorten, Stuck
+from kit.diagnose.flight.stuck import Stuck
 from kit.diagnose.hang import hang, stacks
 from kit.diagnose.hang.hang import Ranks
 from kit.diagnose.hang.stacks import Process, Seen
@@ -50,11 +50,11 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
     groups = stacks.groups(seen.processes)
     stuck = ranks.recorded
     if stuck and not any(_shows(group, stuck) for group in groups):
-        yield f"{_age(stuck)}: {_recorded(stuck.sentence, folder)}"
+        yield f"{_age(stuck)}: {_recorded(stuck.sentence)}"
     for group in groups:
         yield from _group(ranks, folder, group, full)
         if stuck and _shows(group, stuck):
-            yield f"  {_age(stuck)}: {stuck.what}{_recorded(stuck.why, folder)}"
+            yield f"  {_age(stuck)}: {stuck.what}{_recorded(stuck.why)}"
     all_in_one = len(groups) == 1 and len(groups[0]) == seen.ranks > 1
     if all_in_one and stacks.is_collective(groups[0][0]) and not stuck:
         yield "kit: all ranks are in the same collective: shapes may differ, or the order before it"
@@ -77,9 +77,9 @@ def _age(stuck: Stuck) -> str:
     return f"flight recorder, {formats.ago(stuck.scene.at_s)}"
 
 
-def _recorded(words: Callable[[Shorten], str], folder: str) -> str:
-    """Return a sentence, or the end of one, with short paths, as it may be printed."""
-    return printable(words(lambda place: stacks.short(place, folder)))[:MOST_RECORDED]
+def _recorded(text: str) -> str:
+    """Return a sentence, or the end of one, as it may be printed."""
+    return printable(text)[:MOST_RECORDED]
 
 
 def _locks(plan: Plan) -> Iterator[str]:

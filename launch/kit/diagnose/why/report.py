@@ -131,7 +131,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
     }
     head = [_head(run, ended.get(state, f"it ended {state}")), f"  {fault}"]
     if recorded := evidence.recorded:
-        head.append(f"  flight recorder: {wording.printable(recorded.sentence(), 400)}")
+        head.append(f"  flight recorder: {wording.printable(recorded.sentence, 400)}")
     if kept := events.last(evidence.of_batch, "not_restarted"):
         head.append(f"  not started again: {wording.printable(kept.text('problem'), 400)}")
     if state in ("CANCELLED", "TIMEOUT") and not first:
