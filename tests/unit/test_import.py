@@ -17,11 +17,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.base import assets
+from kit.base import assets, bash_tree
 from kit.base.errors import KitError, Problems, UsageError
 from kit.config import job_file, sbatch_options
 from kit.config.variables import OWNED
-from kit.importing import header, importer, options, shell
+from kit.importing import header, importer, options
 from kit.importing.draft import CARRIED, DECIDE, Draft
 from kit.importing.expansion import Scope
 from kit.importing.importer import Imported
@@ -103,7 +103,7 @@ STATEMENTS = [
     for path in SCRIPTS
     if path.stem not in ("csh", "python_itself")
     for data in [path.read_bytes().replace(b"\r\n", b"\n")]
-    for line in map(shell.text, shell.parse(data.decode(), path.name))
+    for line in map(bash_tree.text, bash_tree.parse(data.decode(), path.name))
 ]
 OPTIONS = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
 
@@ -318,10 +318,10 @@ def test_words_become_what_bash_makes_of_them() -> None:
     done = subprocess.run(
         ["bash", "-c", 'record() { printf "%s\\0" "$#" "$@"; }\n' + text], env=KNOWN | {"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
     )
-    script = shell.parse(text, "words")
+    script = bash_tree.parse(text, "words")
     scope, found = Scope(KNOWN, {}, {}), []
     for node in script:
-        for item in shell.assignments(node["Cmd"]):
+        for item in bash_tree.assignments(node["Cmd"]):
             scope.assign(item)
         if node["Cmd"].get("Args"):
             words = [field for word in node["Cmd"]["Args"][1:] for field in scope.words(word)]
@@ -341,10 +341,10 @@ record $OPTIONS "$OPTIONS" $COPY "$COPY" x$OPTIONS "x$COPY" ${LIST[@]} "${LIST[@
 def test_words_with_unknown_values_stay_what_they_were_in_bash() -> None:
     of_others = 'OPTIONS="--a $U --b"\nCOPY=$U\nLIST=(--x $U "$U" "--y $COPY")\nAGAIN=$OPTIONS\n'
     text = SETTINGS + "LATER=$(echo $U $U)\nOPAQUE=($(echo one two))\n" + of_others + OF_UNKNOWN
-    script, scope = shell.parse(text, "words"), Scope(KNOWN, {}, {})
+    script, scope = bash_tree.parse(text, "words"), Scope(KNOWN, {}, {})
     rendered = []
     for node in script:
-        for item in shell.assignments(node["Cmd"]):
+        for item in bash_tree.assignments(node["Cmd"]):
             scope.assign(item)
             name = item["Name"]["Value"]
             if name in ("LATER", "OPAQUE"):

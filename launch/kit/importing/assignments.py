@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
+from kit.base.bash_tree import Span
 from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import hiding
@@ -13,7 +14,6 @@ from kit.importing.expansion import COMPUTED, DIFFERS, OF_NODE, Scope
 from kit.importing.holes import HOLE, Value
 from kit.importing.items import DEFINE, EXPORT, Item
 from kit.importing.placing import Placing
-from kit.importing.shell import Span
 
 _PORT = re.compile(r"(?<![a-z])port(?![a-z])|master_?port", re.IGNORECASE)
 _NODE_LIST = re.compile(r"scontrol\s+show\s+(-\S+\s+)?host|SLURM_(JOB_)?NODELIST")

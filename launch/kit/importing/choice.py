@@ -7,11 +7,12 @@ import os
 import re
 from typing import Optional
 
-from kit.importing import commands, program_variables, shell
+from kit.base import bash_tree
+from kit.base.bash_tree import Node, Span
+from kit.importing import commands, program_variables
 from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
 from kit.importing.reading import AGAIN, BACKGROUND
-from kit.importing.shell import Node, Span
 from kit.importing.statements import Reader
 
 # A task's value of a list.
@@ -141,10 +142,10 @@ def _inner(
     reader: Reader, text: str, span: Span, mounts: Optional[list[str]]
 ) -> Optional[list[str]]:
     """Read the text of `bash -c`: what prepares the program, and the program as its end."""
-    *first, last = _flat(shell.parse(text, "bash -c", span)) or [{}]
+    *first, last = _flat(bash_tree.parse(text, "bash -c", span)) or [{}]
     call = last.get("Cmd") or {}
-    is_simple = all(shell.kind(each) in ("CallExpr", "DeclClause") for each in first)
-    if shell.kind(last) != "CallExpr" or not call.get("Args") or not is_simple:
+    is_simple = all(bash_tree.kind(each) in ("CallExpr", "DeclClause") for each in first)
+    if bash_tree.kind(last) != "CallExpr" or not call.get("Args") or not is_simple:
         return None
     if any(reader.launches(each) for each in first):
         return None
@@ -161,7 +162,7 @@ def _flat(statements: list[Node]) -> list[Node]:
     found = []
     for node in statements:
         command = node.get("Cmd") or {}
-        is_list = shell.kind(node) == "BinaryCmd" and shell.operator(command) == "&&"
+        is_list = bash_tree.kind(node) == "BinaryCmd" and bash_tree.operator(command) == "&&"
         if is_list and not commands.asks(command["X"]):
             found += _flat([command["X"], command["Y"]])
         else:

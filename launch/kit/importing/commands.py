@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 
+from kit.base import bash_tree
 from kit.config import rank_starters
 from kit.config.rank_starters import AROUND, MPI, PYTHONS
-from kit.importing import containers, shell
+from kit.importing import containers
 from kit.importing.holes import HOLE
 
 WRAPPERS = ("exec", "nohup", "command")
@@ -105,20 +106,20 @@ def _of_python(rest: list[str]) -> int:
     return 3 if "torch.distributed" in " ".join(rest) else 1
 
 
-def asks(node: shell.Node) -> bool:
+def asks(node: bash_tree.Node) -> bool:
     """Return whether a command, or one of a list of them, is a test."""
-    kinds = {part.get("Type") for part in shell.descend(node)}
-    return bool(shell.programs(node) & _ASKING or kinds & {"TestClause", "ArithmCmd"})
+    kinds = {part.get("Type") for part in bash_tree.descend(node)}
+    return bool(bash_tree.programs(node) & _ASKING or kinds & {"TestClause", "ArithmCmd"})
 
 
 def starts_ray(words: list[str]) -> bool:
     return any(pair == ("ray", "start") for pair in zip(words, words[1:]))
 
 
-def changes_folder(node: shell.Node) -> bool:
+def changes_folder(node: bash_tree.Node) -> bool:
     """Return whether a statement may leave the script in another folder."""
-    within = list(shell.descend(node, without=("CmdSubst", "ProcSubst", "Subshell")))
-    names = {name for part in within if part.get("Args") for name in shell.programs(part)}
+    within = list(bash_tree.descend(node, without=("CmdSubst", "ProcSubst", "Subshell")))
+    names = {name for part in within if part.get("Args") for name in bash_tree.programs(part)}
     return bool(names & {"cd", "pushd"})
 
 

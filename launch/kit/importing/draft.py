@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
 from kit.base import redact
+from kit.base.bash_tree import Span
 from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import hiding
-from kit.importing.shell import Span
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")  # at the beginning of a line
 _NOT_SHOWN = (

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Optional
 
+from kit.base import bash_tree
+from kit.base.bash_tree import Node
 from kit.config.expansion import OF_SHELL
 from kit.config.variables import OWNED
-from kit.importing import shell
 from kit.importing.fields import Fields, compute
 from kit.importing.holes import HOLE, Holes, Value
-from kit.importing.shell import Node
 
 # A command whose output is a value; $(( )) is none.
 COMPUTED = re.compile(r"[$<>]\((?!\()|`")
@@ -109,9 +109,9 @@ class Scope(Holes):
 
         The inner shell splits what they bring, unless quotes of its own are around it.
         """
-        for node in shell.descend(shell.parse(text, "bash -c")):
+        for node in bash_tree.descend(bash_tree.parse(text, "bash -c")):
             if node.get("Type") == "SglQuoted":
-                quoted, again = shell.text(node), "$'" if node.get("Dollar") else "'"
+                quoted, again = bash_tree.text(node), "$'" if node.get("Dollar") else "'"
                 parts = (
                     f'\'"{self.source(part)}"{again}' if HOLE.match(part) else part
                     for part in re.split(f"({HOLE.pattern})", quoted)
@@ -182,7 +182,7 @@ class Scope(Holes):
                 self._unknown(part, fields, quoted)
 
     def _unknown(self, part: Node, fields: Fields, quoted: bool) -> None:
-        source, names = shell.text(part), shell.names_used(part)
+        source, names = bash_tree.text(part), bash_tree.names_used(part)
         if _PWD.fullmatch(source):
             fields.add(self.hole("$PWD", ["PWD"], quoted=quoted, hint=self._hint("PWD")))
         else:
@@ -202,7 +202,7 @@ class Scope(Holes):
         fields.add(re.sub(r"\\(?:\n|(.))", lambda found: found[1] or "", text, flags=re.DOTALL))
 
     def _parameter(self, part: Node, fields: Fields, quoted: bool) -> None:
-        source = shell.text(part)
+        source = bash_tree.text(part)
         found = _PARAMETER.fullmatch(source)
         if not found:
             self._unknown(part, fields, quoted)
@@ -254,8 +254,8 @@ class Scope(Holes):
 
     def _arithmetic(self, part: Node) -> str:
         """Return the number of $((...)), or a hole that hints at it."""
-        source = shell.text(part)
-        names = shell.names_used(part)
+        source = bash_tree.text(part)
+        names = bash_tree.names_used(part)
         text = re.sub(r"\$\{(\w+)\}|\$(\w+)", lambda found: found[1] or found[2], source[3:-2])
         fields = {name: self._number(name) for name in names}
         if not any(HOLE.search(value) for value in fields.values()):

@@ -7,11 +7,11 @@ import re
 import shlex
 from typing import Optional
 
+from kit.base.bash_tree import Span
 from kit.config import sbatch_options
 from kit.importing import containers, options, starter_options
 from kit.importing.draft import DECIDE, DIRECTIVE, Draft
 from kit.importing.options import Option, Syntax
-from kit.importing.shell import Span
 from kit.slurm import gpu_request
 from kit.slurm.gpu_request import GpuRequest
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from kit.base import redact
+from kit.base import bash_tree, redact
 from kit.base.errors import UsageError
 from kit.config import yaml_source
 from kit.files import safe_read
-from kit.importing import choice, containers, header, job_text, shell
+from kit.importing import choice, containers, header, job_text
 from kit.importing.draft import Draft, LedgerEntry
 from kit.importing.expansion import Scope
 from kit.importing.header import GivenOptions
@@ -61,13 +61,13 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
             (1, 1), f"kit import reads bash and sh, not {other[1]}: write the rest by hand"
         )
     else:
-        statements = shell.parse(text, name)
+        statements = bash_tree.parse(text, name)
         reader = Reader(draft, scope, tasks)
         reader.placing.is_in_container = is_in_container
         reader.read(statements)
         choice.finish(reader)
         header.leave_requeue(draft)
-        spans = [shell.span(node) for node in statements]
+        spans = [bash_tree.span(node) for node in statements]
     draft.close(spans)
     draft.hide()
     job = redact.hide_tokens(job_text.render(draft, name))

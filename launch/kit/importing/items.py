@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from kit.base.bash_tree import Span
 from kit.importing import folders
 from kit.importing.expansion import COMPUTED, DIFFERS
-from kit.importing.shell import Span
 
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
 

@@ -6,6 +6,7 @@ import os
 import re
 from typing import Callable, Optional
 
+from kit.base.bash_tree import Span
 from kit.base.errors import KitError
 from kit.config import rank_starters
 from kit.config.rank_starters import MPI, TORCHRUN
@@ -15,7 +16,6 @@ from kit.importing.commands import ASSIGNMENT, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.expansion import COMPUTED, DIFFERS, Scope
 from kit.importing.holes import HOLE
-from kit.importing.shell import Span
 from kit.importing.starters import ONE_NODE, Starters
 
 _OF_PYTHON = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
+from kit.base import bash_tree
+from kit.base.bash_tree import Node, Span
 from kit.base.errors import KitError
-from kit.importing import commands, containers, folders, header, shell
+from kit.importing import commands, containers, folders, header
 from kit.importing.items import ACTION, LIMIT, PREPARE, Item
 from kit.importing.reading import Reading
-from kit.importing.shell import Node, Span
 
 NOT_NEEDED = "nothing of the job depends on it"
 _AT_THE_END = {"EXIT", "0", "ERR"}
@@ -36,7 +37,7 @@ def read(reader: Reading, node: Node, span: Span, words: list[str]) -> None:
         _trap(reader, words, span)
     elif node.get("Background"):
         reader.draft.decide(span, "it ran beside the program: kit starts one program")
-    elif (commands.only_prints(words) or name in commands.PRINTING) and not shell.writes(node):
+    elif (commands.only_prints(words) or name in commands.PRINTING) and not bash_tree.writes(node):
         reader.draft.left_out(span, NOT_NEEDED)
     elif name in ("cd", "pushd", "popd"):
         _enter(reader, name, words, span)
@@ -84,8 +85,8 @@ def _trap(reader: Reading, words: list[str], span: Span) -> None:
     """Tell what a trap is for: signals, clean-up, or a word at the end."""
     handler, signals = (words[1], {*words[2:]}) if len(words) > 2 else ("", {*words[1:]})
     body = reader.functions.get(handler)
-    programs = shell.programs(body) if body else _of_text(handler)
-    writes = shell.writes(body) if body else ">" in handler
+    programs = bash_tree.programs(body) if body else _of_text(handler)
+    writes = bash_tree.writes(body) if body else ">" in handler
     if programs and programs <= _PRINTING and not writes:
         reader.draft.left_out(span, "a trap that only prints, or ends the script")
     elif signals <= _AT_THE_END or (programs and programs <= _PRINTING | _CLEANING):
@@ -99,6 +100,6 @@ def _trap(reader: Reading, words: list[str], span: Span) -> None:
 
 def _of_text(text: str) -> set[str]:
     try:
-        return shell.programs(shell.parse(text, "trap"))
+        return bash_tree.programs(bash_tree.parse(text, "trap"))
     except KitError:
         return {text}

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from kit.base import redact
+from kit.base.bash_tree import Span
 from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import folders, items
 from kit.importing.draft import REMARK, Draft, to_inherit
 from kit.importing.expansion import DIFFERS
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
-from kit.importing.shell import Span
 
 _ARRAY = re.compile(r"\w\+?=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from kit.base.bash_tree import Span
 from kit.config import variables
 from kit.importing import containers
 from kit.importing.draft import Draft
@@ -11,7 +12,6 @@ from kit.importing.expansion import Scope
 from kit.importing.holes import HOLE
 from kit.importing.items import PREPARE, Item
 from kit.importing.placing import Placing
-from kit.importing.shell import Span
 from kit.importing.starters import Starters
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-from kit.importing import commands, shell
+from kit.base import bash_tree
+from kit.base.bash_tree import Node, Span
+from kit.importing import commands
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
 from kit.importing.expansion import Scope
 from kit.importing.items import ACTION, Candidate, Item
 from kit.importing.placing import Placing
-from kit.importing.shell import Node, Span
 
 LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 BACKGROUND = "it ran in the background: kit starts one program, and waits for it"
@@ -33,11 +34,11 @@ class Reading:
         self.is_over = False
 
     def item(self, kind: str, node: Node, span: Span) -> Item:
-        uses, sets = frozenset(shell.names_used(node)), shell.names_set(node)
+        uses, sets = frozenset(bash_tree.names_used(node)), bash_tree.names_set(node)
         self.placing.set_by = {**dict.fromkeys(sets, span), **self.placing.set_by}
-        uses |= shell.programs_inside(node) & self.functions.keys()
-        source = shell.text(node).rstrip("; ")
-        defaulted = shell.names_defaulted(node)
+        uses |= bash_tree.programs_inside(node) & self.functions.keys()
+        source = bash_tree.text(node).rstrip("; ")
+        defaulted = bash_tree.names_defaulted(node)
         self.placing.with_default.update(dict.fromkeys(defaulted, span))
         self.placing.without_default |= uses - defaulted
         return Item(kind, span, source, uses, sets, "", self._position())
@@ -51,9 +52,9 @@ class Reading:
     def is_around(self, words: list[str]) -> bool:
         """Return whether a function of the script runs a program that it is given."""
         function, given = self.functions[words[0]], words[1:]
-        if "eval" in shell.programs(function):
+        if "eval" in bash_tree.programs(function):
             given = " ".join(given).split()
-        elif not re.search(r"\$\{?[@*]", shell.text(function)):
+        elif not re.search(r"\$\{?[@*]", bash_tree.text(function)):
             return False
         return bool(given and commands.weight(given))
 
@@ -68,20 +69,20 @@ class Reading:
             remarks += (
                 "it read lines of the script: write them into a file, and have it read that",
             )
-        texts = [shell.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
+        texts = [bash_tree.text(item) for item in node.get("Redirs") or [] if not item.get("Hdoc")]
         if any(re.match(r"[0-9]*<(?!\s*/dev/null)", text) for text in texts):
             remarks += ("it read its input from a file: kit gives a program none",)
         elif texts and weight:
             self.draft.left_out(span, LOGS)
-        uses = frozenset(shell.names_used(node))
-        item = Item(ACTION, span, shell.text(node), uses, frozenset(), position=self._position())
+        uses, source = frozenset(bash_tree.names_used(node)), bash_tree.text(node)
+        item = Item(ACTION, span, source, uses, frozenset(), position=self._position())
         found = Candidate(weight, words, item, remarks, self.scope.sweep)
         (self.candidates if weight else self.unknown).append(found)
 
     def launches(self, node: Node) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
         with self.scope.ahead():
-            for call in shell.calls(node):
+            for call in bash_tree.calls(node):
                 words = self.words(call)
                 called = self.functions.get(words[0]) if words else None
                 if words and (commands.weight(words) or (called and self.is_around(words))):

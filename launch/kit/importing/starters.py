@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from kit.base.bash_tree import Span
 from kit.config import sbatch_options, variables
 from kit.importing import containers, folders, header, hiding, options, starter_options
 from kit.importing.commands import ASSIGNMENT
@@ -12,7 +13,6 @@ from kit.importing.draft import Draft
 from kit.importing.expansion import OF_NODE, Scope
 from kit.importing.holes import HOLE
 from kit.importing.options import Option, Syntax
-from kit.importing.shell import Span
 from kit.slurm import gpu_request
 
 _OF_JOB = "write what the job is to have"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 
+from kit.base import bash_tree
+from kit.base.bash_tree import Node, Span
 from kit.base.errors import KitError
-from kit.importing import commands, header, other_commands, shell
+from kit.importing import commands, header, other_commands
 from kit.importing.expansion import COMPUTED
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
 from kit.importing.other_commands import NOT_NEEDED
 from kit.importing.reading import AGAIN, LOGS, Reading
-from kit.importing.shell import Node, Span
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 
@@ -20,7 +21,7 @@ _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 class Reader(Reading):
     def read(self, statements: list[Node]) -> None:
         for node in statements:
-            span = shell.span(node)
+            span = bash_tree.span(node)
             if self.is_over:
                 self.draft.left_out(span, "never reached: the script has ended before")
             else:
@@ -30,11 +31,11 @@ class Reader(Reading):
             self.scope.defaults.clear()
 
     def statement(self, node: Node, span: Span) -> None:
-        kind, command = shell.kind(node), node.get("Cmd") or {}
+        kind, command = bash_tree.kind(node), node.get("Cmd") or {}
         if kind == "CallExpr" and not command.get("Args"):
             self._assign(node, command["Assigns"], span, exported=False)
         elif kind == "DeclClause":
-            options = {shell.literal(item.get("Value") or {}) for item in command["Args"]}
+            options = {bash_tree.literal(item.get("Value") or {}) for item in command["Args"]}
             exported = command["Variant"]["Value"] == "export" or "-x" in options
             if "-f" in options:
                 item = self.item(PREPARE, node, span)
@@ -64,7 +65,7 @@ class Reader(Reading):
     # ------------------------------------------------------------ variables
 
     def _assign(self, node: Node, items: list[Node], span: Span, *, exported: bool) -> None:
-        if "sbatch" in shell.programs_inside(node):
+        if "sbatch" in bash_tree.programs_inside(node):
             self.draft.decide(span, header.AGAIN)
         for item in items:
             if not item.get("Name"):
@@ -102,7 +103,7 @@ class Reader(Reading):
             for hole in self.scope.behind(" ".join(words))
         ):
             self._evaluate(" ".join(words[1:]), span)
-        elif name in commands.SETTERS and shell.names_set(node):
+        elif name in commands.SETTERS and bash_tree.names_set(node):
             self.variables.keep_set(self.item(DEFINE, node, span))
         elif name == "eval" and self._composes(words):
             self.candidate(2, words, span, node)
@@ -123,7 +124,7 @@ class Reader(Reading):
 
     def _evaluate(self, text: str, span: Span) -> None:
         try:
-            inner = shell.parse(self.scope.inner(text), "eval", span)
+            inner = bash_tree.parse(self.scope.inner(text), "eval", span)
         except KitError:
             self.draft.decide(span, "kit import cannot read what eval is given")
             return
@@ -142,8 +143,8 @@ class Reader(Reading):
         function = self.functions[name]
         if name in self.inside or not (self.is_around(words) or self.launches(function)):
             item = self.item(ACTION, node, span)
-            item = item._replace(uses=item.uses | {name}, sets=shell.names_set(function))
-            if shell.programs(function) <= commands.PRINTING and not item.sets:
+            item = item._replace(uses=item.uses | {name}, sets=bash_tree.names_set(function))
+            if bash_tree.programs(function) <= commands.PRINTING and not item.sets:
                 self.draft.left_out(span, NOT_NEEDED)
             else:
                 self.variables.keep_set(item)
@@ -161,7 +162,7 @@ class Reader(Reading):
     def _two(self, node: Node, span: Span) -> None:
         """Read A && B, A || B and A | B."""
         command = node["Cmd"]
-        sign, second = shell.operator(command), shell.programs(command["Y"])
+        sign, second = bash_tree.operator(command), bash_tree.programs(command["Y"])
         if sign == "&&" and not commands.asks(command["X"]):
             self.statement(command["X"], span)
             self.statement(command["Y"], span)
@@ -181,8 +182,8 @@ class Reader(Reading):
 
     def _may_end(self, command: Node) -> bool:
         """Return whether the job ends, as the script did, where the left side of || fails."""
-        ends = shell.programs(command["Y"]) & {"exit", "return"}
-        is_folder = shell.programs(command["X"]) == {"cd"}
+        ends = bash_tree.programs(command["Y"]) & {"exit", "return"}
+        is_folder = bash_tree.programs(command["X"]) == {"cd"}
         return bool(ends or is_folder or self.launches(command["X"]))
 
     def _loop(self, command: Node, span: Span) -> None:
@@ -192,7 +193,7 @@ class Reader(Reading):
         items = [field for word in words for field in self.scope.words(word)]
         name = str((around.get("Name") or {}).get("Value", ""))
         before = self.scope.sweep
-        if "break" in shell.programs(command["Do"]):
+        if "break" in bash_tree.programs(command["Do"]):
             self.draft.decide(span, AGAIN)
         elif name and items and not any(HOLE.search(item) for item in items):
             self.scope.sweep = {**before, name: items}
@@ -207,7 +208,7 @@ class Reader(Reading):
 
     def _submits(self, node: Node, item: Item) -> bool:
         """Note a condition under which a job is submitted; return whether it is one."""
-        is_found = "sbatch" in shell.programs_inside(node)
+        is_found = "sbatch" in bash_tree.programs_inside(node)
         if is_found and _OUTSIDE.search(item.source):
             self.draft.left_out(item.span, "it submits this script, where no job runs it")
         elif is_found or re.search(r"\bscontrol\s+requeue\b", item.source):
@@ -219,14 +220,14 @@ class Reader(Reading):
     def compound(self, node: Node, span: Span) -> None:
         """Place a condition, a loop, or a list of commands."""
         item = self.item(ACTION, node, span)
-        if shell.kind(node) == "BinaryCmd" and shell.operator(node["Cmd"]) == "&&":
+        if bash_tree.kind(node) == "BinaryCmd" and bash_tree.operator(node["Cmd"]) == "&&":
             # As the last line of `host_setup`, a test that is false would end the job.
             item = item._replace(source=_as_if(node["Cmd"]))
-        programs = {commands.program(shell.literals(call)) for call in shell.calls(node)}
+        programs = {commands.program(bash_tree.literals(call)) for call in bash_tree.calls(node)}
         if self.launches(node):
             self.draft.decide(span, "the program is started under a condition: see which is meant")
             self.variables.leave_open(item)
-            for call in shell.calls(node):
+            for call in bash_tree.calls(node):
                 words = self.words(call)
                 if words and (weight := commands.weight(words)):
                     words = [*self.scope.settings(call), *words]
@@ -234,7 +235,7 @@ class Reader(Reading):
             return
         self.variables.leave_open(item)
         prepares = programs & commands.PREPARING or "DeclClause" in {
-            part.get("Type") for part in shell.descend(node)
+            part.get("Type") for part in bash_tree.descend(node)
         }
         if commands.changes_folder(node):
             way = "see in which folder the program starts: `workdir: DIR`"
@@ -244,7 +245,7 @@ class Reader(Reading):
             return
         if programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.draft.decide(span, "kit starts the program on every node itself, and once")
-        elif programs - harmless or shell.writes(node):
+        elif programs - harmless or bash_tree.writes(node):
             self.placing.add(item)
         elif prepares:
             self.placing.add(item._replace(kind=PREPARE))
@@ -256,10 +257,10 @@ class Reader(Reading):
 
 def _is_login(statement: Node) -> bool:
     call = statement.get("Cmd") or {}
-    return bool(call.get("Args") and commands.login(shell.literals(call)))
+    return bool(call.get("Args") and commands.login(bash_tree.literals(call)))
 
 
 def _as_if(command: Node) -> str:
     """Return A && B as a condition: A && B itself has failed where A is false."""
-    left, right = (shell.text(command[side]) for side in "XY")
+    left, right = (bash_tree.text(command[side]) for side in "XY")
     return f"if {left}; then {right}\nfi" if "\n" in right else f"if {left}; then {right}; fi"

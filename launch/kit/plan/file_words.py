@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from kit.base import assets
+from kit.base import assets, bash_tree
+from kit.base.bash_tree import Node
 from kit.base.errors import KitError
 from kit.config import shell_words
 from kit.config.job import Job
-from kit.importing import shell
-from kit.importing.shell import Node
 from kit.plan import run_paths
 from kit.plan.mounting import FileView
 
@@ -92,7 +91,7 @@ def words(lines: str) -> tuple[Word, ...]:
         return ()
     found = []
     for before, node in _words(script, without=("DblQuoted",)):
-        text = shell.text(node) if shell.literal(node) else ""
+        text = bash_tree.text(node) if bash_tree.literal(node) else ""
         if _PLAIN.fullmatch(text):
             before, path = _split(before, text)
             start = node["Pos"]["Offset"] + len(text[: len(text) - len(path)].encode())
@@ -141,12 +140,12 @@ def _moved(lines: str) -> tuple[range, ...]:
     script, is_mentioned = _read(lines)[0], _mentions_move(lines)
     if not script:
         return (_EVERYWHERE,) if is_mentioned else ()
-    nodes = [*shell.descend(script)]
+    nodes = [*bash_tree.descend(script)]
     moves = [node["Pos"]["Offset"] for node in nodes if _is_move(node, is_mentioned)]
     subshells = [
         range(node["Pos"]["Offset"], node["End"]["Offset"])
         for node in nodes
-        if node.get("Type") in _SUBSHELLS and shell.programs_inside(node) <= _HARMLESS
+        if node.get("Type") in _SUBSHELLS and bash_tree.programs_inside(node) <= _HARMLESS
     ]
     if not all(any(at in place for place in subshells) for at in moves):
         return (_EVERYWHERE,)
@@ -159,8 +158,8 @@ def _is_move(node: Node, is_mentioned: bool) -> bool:
     is_mentioned: whether the script has words for that anywhere.
     """
     if node.get("Hdoc"):
-        return _mentions_move(shell.text(node["Hdoc"]))
-    words = [shell.text(word) for word in node.get("Args") or [] if word.get("Parts")]
+        return _mentions_move(bash_tree.text(node["Hdoc"]))
+    words = [bash_tree.text(word) for word in node.get("Args") or [] if word.get("Parts")]
     while words[1:] and words[0] in ("builtin", "command"):
         del words[0]
     if node.get("Type") != "CallExpr" or not words:
@@ -199,12 +198,12 @@ def written(lines: str) -> frozenset[str]:
     script = _read(lines)[0]
     if not script:
         return frozenset()
-    named = [_split(before, shell.text(node)) for before, node in _words(script)]
+    named = [_split(before, bash_tree.text(node)) for before, node in _words(script)]
     found = [path for before, path in named if is_written(before)]
-    for node in shell.descend(script):
-        found += [shell.text(each["Word"]) for each in shell.redirects_into_files(node)]
+    for node in bash_tree.descend(script):
+        found += [bash_tree.text(each["Word"]) for each in bash_tree.redirects_into_files(node)]
         if node.get("Type") == "CallExpr" and node.get("Args"):
-            found += _written_by(*(shell.text(word).strip("\"'") for word in node["Args"]))
+            found += _written_by(*(bash_tree.text(word).strip("\"'") for word in node["Args"]))
     variables = map(_VARIABLE.fullmatch, found)
     through = {f"{variable[1]}=" for variable in variables if variable}
     found += [path for before, path in named if before in through]
@@ -227,7 +226,7 @@ def _read(lines: str) -> tuple[list[Node], str]:
     if not lines:
         return [], ""
     try:
-        return shell.parse(lines, ""), ""
+        return bash_tree.parse(lines, ""), ""
     except (KitError, OSError, ValueError, RecursionError, subprocess.SubprocessError):
         has_tool = assets.program("shfmt")
     lacks = "that needs shfmt on PATH (pip install shfmt-py)"
@@ -238,14 +237,14 @@ def _words(script: list[Node], without: tuple[str, ...] = ()) -> Iterator[tuple[
     """Yield the words of commands, and the values of variables, with what is before each."""
 
     def listed(before: str, nodes: list[Node]) -> Iterator[tuple[str, Node]]:
-        return zip([before, *map(shell.text, nodes)], nodes)
+        return zip([before, *map(bash_tree.text, nodes)], nodes)
 
-    for node in shell.descend(script, without):
+    for node in bash_tree.descend(script, without):
         if node.get("Type") == "CallExpr":
             yield from listed("", node.get("Args") or [])
         elif node.get("Type") == "WordIter":  # of `for name in ...`
             yield from ((f"{node['Name']['Value']}=", item) for item in node.get("Items") or [])
-        for each in shell.assignments(node):
+        for each in bash_tree.assignments(node):
             name = f"{each['Name']['Value']}=" if each.get("Name") else ""
             items = (each.get("Array") or {}).get("Elems") or [each]
             yield from listed(name, [item["Value"] for item in items if item.get("Value")])
