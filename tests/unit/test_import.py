@@ -21,10 +21,10 @@ from kit.base import assets, bash_tree
 from kit.base.errors import KitError, Problems, UsageError
 from kit.config import job_file, sbatch_options
 from kit.config.variables import OWNED
-from kit.importing import header, importer, options
+from kit.importing import getopt, header, importer
 from kit.importing.draft import CARRIED, DECIDE, Draft
-from kit.importing.expansion import Scope
 from kit.importing.importer import Imported
+from kit.importing.scope import Scope
 
 import documented_json
 from samples import ROOT
@@ -384,7 +384,7 @@ def test_words_with_unknown_values_stay_what_they_were_in_bash() -> None:
     }.items(),
 )
 def test_a_line_of_options_is_read_as_sbatch_reads_it(line: str, expected: list[tuple[str, Any]]) -> None:
-    found, rest = options.read(header._split(line), header.SYNTAX)
+    found, rest = getopt.read(header._split(line), header.SYNTAX)
     assert ([tuple(option) for option in found], rest) == (expected, [])
 
 

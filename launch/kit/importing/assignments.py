@@ -10,10 +10,10 @@ from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import hiding
 from kit.importing.draft import Draft
-from kit.importing.expansion import COMPUTED, DIFFERS, OF_NODE, Scope
 from kit.importing.holes import HOLE, Value
 from kit.importing.items import DEFINE, EXPORT, Item
 from kit.importing.placing import Placing
+from kit.importing.scope import COMPUTED, DIFFERS, PATH_LIKE, Scope
 
 _PORT = re.compile(r"(?<![a-z])port(?![a-z])|master_?port", re.IGNORECASE)
 _NODE_LIST = re.compile(r"scontrol\s+show\s+(-\S+\s+)?host|SLURM_(JOB_)?NODELIST")
@@ -49,7 +49,7 @@ class Assignments:
         is_named = bool(_DECLARES.match(item.source)) and f"{name}=" not in item.source
         item = item._replace(source=re.sub(r"\Alocal\b", "declare", item.source))
         is_of_script = any(name in each.sets for each in self.placing.items)
-        is_open = bool(HOLE.search("".join(value or ""))) and not OF_NODE.fullmatch(name)
+        is_open = bool(HOLE.search("".join(value or ""))) and not PATH_LIKE.fullmatch(name)
         if is_named:
             item = item._replace(uses=item.uses | {name})
         if exported or name in self.exported:
@@ -96,9 +96,9 @@ class Assignments:
 
     def _keep_own(self, item: Item, name: str, value: Value, *, exported: bool) -> None:
         text = "".join(value)
-        if not OF_NODE.fullmatch(name):  # which modules change, too
+        if not PATH_LIKE.fullmatch(name):  # which modules change, too
             self.scope.change(name)
-        if name in self.scope.names(value) and not OF_NODE.fullmatch(name):
+        if name in self.scope.names(value) and not PATH_LIKE.fullmatch(name):
             self.scope.leave_open(name)
         elif self._is_computed(text):
             self._leave_open(name, value)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Callable, Optional
 
 from kit.config import image_files, sbatch_options
-from kit.importing import options
-from kit.importing.options import Syntax
+from kit.importing import getopt
+from kit.importing.getopt import Syntax
 
 
 @dataclass
@@ -56,13 +56,13 @@ _REGISTRY = re.compile(r"(?:docker://|oras://)?(?:[^/@]*@)?([\w.-]+(?::\d+)?)#(.
 
 def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
     """Return what `apptainer exec` is to do; its first words may be options of apptainer's own."""
-    first, words = options.read(words, _APPTAINER)
+    first, words = getopt.read(words, _APPTAINER)
     found = GivenContainer(runtime=runtime)
     verb, rest = words[0] if words else "", words[1:]
     if verb not in ("exec", "run"):
         found.open_questions.append(f"apptainer {verb}: kit makes and enters containers itself")
         return found
-    given, rest = options.read(rest, _APPTAINER)
+    given, rest = getopt.read(rest, _APPTAINER)
     found.not_taken += [option.name for option in first]
     for name, value in given:
         text = value or ""
@@ -92,7 +92,7 @@ def enroot(words: list[str]) -> GivenContainer:
     if words[:1] != ["start"]:
         found.open_questions.append("kit makes and removes Enroot's containers itself")
         return found
-    given, rest = options.read(words[1:], _ENROOT)
+    given, rest = getopt.read(words[1:], _ENROOT)
     for name, value in given:
         if name == "mount":
             found.mounts.append(value or "")

@@ -10,8 +10,8 @@ from typing import Optional
 from kit.base.bash_tree import Span
 from kit.importing import containers
 from kit.importing.draft import Draft
-from kit.importing.expansion import Scope
 from kit.importing.holes import HOLE
+from kit.importing.scope import Scope
 
 # Lines that do the same in any folder: settings of the shell, and what names all paths in full.
 ANYWHERE = re.compile(

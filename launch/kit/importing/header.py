@@ -9,9 +9,9 @@ from typing import Optional
 
 from kit.base.bash_tree import Span
 from kit.config import sbatch_options
-from kit.importing import containers, options, starter_options
+from kit.importing import containers, getopt, starter_options
 from kit.importing.draft import DECIDE, DIRECTIVE, Draft
-from kit.importing.options import Option, Syntax
+from kit.importing.getopt import Option, Syntax
 from kit.slurm import gpu_request
 from kit.slurm.gpu_request import GpuRequest
 
@@ -71,10 +71,10 @@ def _read_line(line: str, here: Span, given: GivenOptions, draft: Draft) -> None
     except ValueError:
         draft.decide(here, "a quote begins here and does not end, or a backslash ends the line")
         return
-    found, rest = options.read(words, SYNTAX)
+    found, rest = getopt.read(words, SYNTAX)
     for option in found:
         before, _ = given.get(option.name, ("", here))
-        given[option.name] = (options.value_after(before, option), here)
+        given[option.name] = (getopt.value_after(before, option), here)
         _carry(option, here, draft)
     if rest:
         problem = f"sbatch refuses this line, for '{rest[0]}' is not an option"
@@ -104,7 +104,7 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
         way = checkpoint_advice(str(value))
         draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")
     else:
-        draft.slurm[name] = options.value_after(draft.slurm.get(name, ""), option, "true")
+        draft.slurm[name] = getopt.value_after(draft.slurm.get(name, ""), option, "true")
         draft.carried(here, f"slurm: {name}")
 
 

@@ -14,9 +14,9 @@ from kit.config import yaml_source
 from kit.files import safe_read
 from kit.importing import choice, containers, header, job_text
 from kit.importing.draft import Draft, LedgerEntry
-from kit.importing.expansion import Scope
 from kit.importing.header import GivenOptions
 from kit.importing.holes import HOLE
+from kit.importing.scope import Scope
 from kit.importing.starters import Starters
 from kit.importing.statements import Reader
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kit.base.bash_tree import Span
 from kit.importing import folders
-from kit.importing.expansion import COMPUTED, DIFFERS
+from kit.importing.scope import COMPUTED, DIFFERS
 
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
 

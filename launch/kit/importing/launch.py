@@ -14,8 +14,8 @@ from kit.config.variables import OF_RANK
 from kit.importing import commands, containers, header, starter_options
 from kit.importing.commands import ASSIGNMENT, SHELLS, WRAPPERS
 from kit.importing.draft import Draft
-from kit.importing.expansion import COMPUTED, DIFFERS, Scope
 from kit.importing.holes import HOLE
+from kit.importing.scope import COMPUTED, DIFFERS, Scope
 from kit.importing.starters import ONE_NODE, Starters
 
 _OF_PYTHON = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"}

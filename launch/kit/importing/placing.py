@@ -12,8 +12,8 @@ from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import folders, items
 from kit.importing.draft import REMARK, Draft, to_inherit
-from kit.importing.expansion import DIFFERS
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
+from kit.importing.scope import DIFFERS
 
 _ARRAY = re.compile(r"\w\+?=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")

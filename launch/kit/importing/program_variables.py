@@ -8,10 +8,10 @@ from kit.base.bash_tree import Span
 from kit.config import variables
 from kit.importing import containers
 from kit.importing.draft import Draft
-from kit.importing.expansion import Scope
 from kit.importing.holes import HOLE
 from kit.importing.items import PREPARE, Item
 from kit.importing.placing import Placing
+from kit.importing.scope import Scope
 from kit.importing.starters import Starters
 
 

@@ -10,9 +10,9 @@ from kit.base.bash_tree import Node, Span
 from kit.importing import commands
 from kit.importing.assignments import Assignments
 from kit.importing.draft import Draft
-from kit.importing.expansion import Scope
 from kit.importing.items import ACTION, Candidate, Item
 from kit.importing.placing import Placing
+from kit.importing.scope import Scope
 
 LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 BACKGROUND = "it ran in the background: kit starts one program, and waits for it"

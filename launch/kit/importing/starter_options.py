@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kit.config import sbatch_options
-from kit.importing.options import Syntax
+from kit.importing.getopt import Syntax
 
 PYXIS_FLAGS = {
     *("container-writable", "container-readonly", "container-mount-home", "container-entrypoint"),

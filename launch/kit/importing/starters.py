@@ -6,13 +6,13 @@ from typing import Optional
 
 from kit.base.bash_tree import Span
 from kit.config import sbatch_options, variables
-from kit.importing import containers, folders, header, hiding, options, starter_options
+from kit.importing import containers, folders, getopt, header, hiding, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft
-from kit.importing.expansion import OF_NODE, Scope
+from kit.importing.getopt import Option, Syntax
 from kit.importing.holes import HOLE
-from kit.importing.options import Option, Syntax
+from kit.importing.scope import PATH_LIKE, Scope
 from kit.slurm import gpu_request
 
 _OF_JOB = "write what the job is to have"
@@ -53,7 +53,7 @@ class Starters:
         self, tool: str, words: list[str], syntax: Syntax
     ) -> tuple[list[Option], list[str], bool]:
         """Return a tool's options, the words behind them, and whether these are all options."""
-        found, rest = options.read(words, syntax)
+        found, rest = getopt.read(words, syntax)
         is_all = True
         while len(rest) > 1 and (hole := self.scope.only_hole(rest[0])):
             name = rest[1].partition("=")[0]
@@ -62,7 +62,7 @@ class Starters:
                 break
             way = "only the running job knows them: see which of them it needs"
             self.decide(f"the options of {tool} in {hole.source}: {way}")
-            more, rest = options.read(rest[1:], syntax)
+            more, rest = getopt.read(rest[1:], syntax)
             found, is_all = found + more, False
         return found, rest, is_all
 
@@ -72,7 +72,7 @@ class Starters:
         given: dict[str, str] = {}
         for option in found:
             before = given.get(option.name, "")
-            given[option.name] = options.value_after(before, option)
+            given[option.name] = getopt.value_after(before, option)
         self._count_tasks({name: self.scope.hinted(value) for name, value in given.items()})
         if ":" in rest:
             self.decide("srun starts several programs: kit starts one")
@@ -176,7 +176,7 @@ class Starters:
         for word in words:
             if found := ASSIGNMENT.match(word):
                 self.set(found[1], found[2])
-            elif word in ("HOME", "USER") or OF_NODE.fullmatch(word):
+            elif word in ("HOME", "USER") or PATH_LIKE.fullmatch(word):
                 self.leave_out(f"{word} is each node's own, as `host_setup` leaves it")
             elif word not in ("", "ALL", "NONE", "NIL"):
                 name = word.partition("=")[0]  # no variable's; what is behind it may be a secret

@@ -9,11 +9,11 @@ from kit.base import bash_tree
 from kit.base.bash_tree import Node, Span
 from kit.base.errors import KitError
 from kit.importing import commands, header, other_commands
-from kit.importing.expansion import COMPUTED
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
 from kit.importing.other_commands import NOT_NEEDED
 from kit.importing.reading import AGAIN, LOGS, Reading
+from kit.importing.scope import COMPUTED
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 

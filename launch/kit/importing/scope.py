@@ -27,7 +27,7 @@ _PARAMETER = re.compile(
 )
 
 # Modules and environments add to these, so that a default for them is seldom taken.
-OF_NODE = re.compile(r"((LD_)?LIBRARY_|PYTHON|C|MAN|PKG_CONFIG_)?PATH|LD_PRELOAD")
+PATH_LIKE = re.compile(r"((LD_)?LIBRARY_|PYTHON|C|MAN|PKG_CONFIG_)?PATH|LD_PRELOAD")
 
 
 class Scope(Holes):
@@ -211,7 +211,7 @@ class Scope(Holes):
         value = self.values.get(name)
         self.reads.add(name)
         is_argument = "#" not in self.values and not name.isidentifier()  # of the batch script
-        is_of_node = bool(OF_NODE.fullmatch(name))
+        is_of_node = bool(PATH_LIKE.fullmatch(name))
         has_own = is_argument or is_of_node or name in self.facts
         if found[4] and not value and not has_own:
             self.defaults.append(name)
