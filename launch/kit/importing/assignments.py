@@ -103,7 +103,7 @@ class Assignments:
         elif self._is_computed(text):
             self._leave_open(name, value)
         is_one = isinstance(value, str) or len(value) == 1
-        is_alone = is_one and len(self.scope.behind(text)) == 1 and not re.search(r"\s", text)
+        is_alone = is_one and len(self.scope.holes_of(text)) == 1 and not re.search(r"\s", text)
         if self._lists_nodes(item) and is_alone:
             self.node_lists.add(name)
             if isinstance(value, list):
@@ -152,7 +152,7 @@ class Assignments:
             self.placing.note_default(name, item.span)
 
     def _is_computed(self, text: str) -> bool:
-        sources = [hole.source for hole in self.scope.behind(text)]
+        sources = [hole.source for hole in self.scope.holes_of(text)]
         return any(COMPUTED.search(source) or DIFFERS.search(source) for source in sources)
 
     def _leave_open(self, name: str, value: Value) -> None:
@@ -208,7 +208,7 @@ class Assignments:
 
     def _secret(self, name: str, value: Optional[Value], span: Span) -> None:
         """Name a secret: its value is never written into the job."""
-        holes = self.scope.behind(value) if isinstance(value, str) else []
+        holes = self.scope.holes_of(value) if isinstance(value, str) else []
         sources = "".join(hole.source for hole in holes)
         makers = [each.source for each in self.placing.items if name in each.sets]
         if makers and value is not None and self.scope.is_itself(name, value):

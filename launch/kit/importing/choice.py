@@ -12,7 +12,7 @@ from kit.base.bash_tree import Node, Span
 from kit.importing import commands, program_variables
 from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
-from kit.importing.reading import AGAIN, BACKGROUND
+from kit.importing.reading import BACKGROUND, RETRIES
 from kit.importing.statements import Reader
 
 # A task's value of a list.
@@ -107,7 +107,7 @@ def _sweep(reader: Reader, launch: Launch) -> None:
     if sweep:
         draft.keys["sweep"] = sweep
     elif reader.scope.sweep:
-        draft.decide(launch.span, AGAIN)
+        draft.decide(launch.span, RETRIES)
 
 
 def _advise_sweep(reader: Reader, lines: list[Item]) -> None:

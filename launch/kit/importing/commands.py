@@ -12,9 +12,9 @@ from kit.importing import containers
 from kit.importing.holes import HOLE
 
 WRAPPERS = ("exec", "nohup", "command")
-SHELLS = ("bash", "sh")
+BASH_AND_SH = ("bash", "sh")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)\Z", re.DOTALL)
-STARTERS = {"srun", "torchrun", "accelerate", "deepspeed", *MPI}
+STARTER_WORDS = {"srun", "torchrun", "accelerate", "deepspeed", *MPI}
 # They show something, or wait: a job does not need them.
 PRINTING = set(
     """
@@ -60,7 +60,7 @@ def weight(words: list[str]) -> int:
         return _of_python(rest)
     if name in containers.READERS:
         return 0 if {*rest[:1]} & _OF_IMAGES else 2
-    if name in SHELLS:
+    if name in BASH_AND_SH:
         return 1 if rest else 0
     is_file = "/" in words[0] or name.endswith((".sh", ".py"))
     is_program = is_file or name in ("julia", "Rscript")
@@ -69,7 +69,7 @@ def weight(words: list[str]) -> int:
 
 def _is_start(word: str) -> bool:
     """Return whether a word behind a tool is the program that the tool stays around."""
-    return bool(PYTHONS.match(os.path.basename(word))) or word in (*STARTERS, *SHELLS)
+    return bool(PYTHONS.match(os.path.basename(word))) or word in (*STARTER_WORDS, *BASH_AND_SH)
 
 
 def starter_inside(words: list[str]) -> int:
@@ -83,7 +83,8 @@ def _of_starter(words: list[str]) -> int:
         return 0
     names = [os.path.basename(word) for word in words if not word.startswith("-")]
     is_program = any(
-        PYTHONS.match(name) or name in (*SHELLS, "torchrun", *containers.READERS) for name in names
+        PYTHONS.match(name) or name in (*BASH_AND_SH, "torchrun", *containers.READERS)
+        for name in names
     )
     is_helper = any(name in _HELPERS for name in names[:4] if name != ":") and not is_program
     return 0 if is_helper else 3

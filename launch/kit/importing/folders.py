@@ -37,7 +37,7 @@ def change(
 ) -> None:
     """Take a folder for the job's; `mounts` are there for one in a container."""
     target = scope.path(words[1]) if len(words) == 2 else "~"
-    sources = "".join(hole.source for hole in scope.behind(target))
+    sources = "".join(hole.source for hole in scope.holes_of(target))
     on_host = containers.on_host(target, mounts) if mounts is not None else target
     is_first = scope.only_hole(target) is not None and bool(_OF_SUBMISSION.search(sources))
     if target == "." or is_first:

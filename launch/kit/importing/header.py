@@ -36,7 +36,7 @@ OWN_GPUS = "each rank saw GPUs of its own; now it sees all and takes its LOCAL_R
 WITHOUT_HANDLER = (
     "a program that does not handle it needs `on_preempt: requeue` (docs/preemption.md)"
 )
-AGAIN = (
+RESUBMITS = (
     "this starts a job again, or another one: `kit submit --after RUN` waits for a run, and"
     " `on_preempt: checkpoint` goes on by itself; it asks the ranks for a checkpoint by SIGUSR1; "
     f"{WITHOUT_HANDLER}"

@@ -42,18 +42,18 @@ class Holes:
         self.holes.append(Hole(source, frozenset(names), quoted, hint))
         return chr(_FIRST + len(self.holes) - 1)
 
-    def behind(self, text: str) -> list[Hole]:
+    def holes_of(self, text: str) -> list[Hole]:
         """Return the holes of a text."""
         return [self.holes[ord(found) - _FIRST] for found in HOLE.findall(text)]
 
     def only_hole(self, value: Optional[Value]) -> Optional[Hole]:
         """Return the hole that a value is; None where it is more than one, or something else."""
-        found = self.behind(value) if isinstance(value, str) and len(value) == 1 else []
+        found = self.holes_of(value) if isinstance(value, str) and len(value) == 1 else []
         return found[0] if found else None
 
     def names(self, value: Value) -> set[str]:
         """Return the variables that only the job can put into a value."""
-        return {name for hole in self.behind("".join(value)) for name in hole.names}
+        return {name for hole in self.holes_of("".join(value)) for name in hole.names}
 
     def hinted(self, text: str) -> str:
         """Return a text whose holes have the values that the header gives; others stay holes."""
@@ -67,12 +67,12 @@ class Holes:
     def source(self, text: str) -> str:
         """Return a text with its expansions as the script writes them."""
         parts = HOLE.split(text)
-        pairs = zip(self.behind(text), parts[1:])
+        pairs = zip(self.holes_of(text), parts[1:])
         return parts[0] + "".join(braced(hole.source, part) + part for hole, part in pairs)
 
     def bash(self, text: str) -> str:
         """Return a text as a word of bash, with its expansions."""
-        holes = self.behind(text)
+        holes = self.holes_of(text)
         if not holes:
             return quote.bash(text)
         parts = HOLE.split(text)

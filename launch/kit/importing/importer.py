@@ -122,7 +122,7 @@ def _whole_container(given: GivenOptions, draft: Draft, scope: Scope, tasks: Opt
         for span in draft.container_lines:
             draft.carried(span, "image")
         starter = Starters(draft, scope, tasks, min(given[name][1] for name in options))
-        starter.contain(found)
+        starter.write_container(found)
         if draft.nodes * (tasks or 1) == 1:
             return True
         starter.decide("the script's lines ran in this container: `host_setup` runs outside of it")

@@ -12,7 +12,7 @@ from kit.config import rank_starters
 from kit.config.rank_starters import MPI, TORCHRUN
 from kit.config.variables import OF_RANK
 from kit.importing import commands, containers, header, starter_options
-from kit.importing.commands import ASSIGNMENT, SHELLS, WRAPPERS
+from kit.importing.commands import ASSIGNMENT, BASH_AND_SH, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.holes import HOLE
 from kit.importing.scope import COMPUTED, DIFFERS, Scope
@@ -75,11 +75,11 @@ class Launch(Starters):
             return self._ray(behind) if start == rank_starters.RAY else self._on_each_node(words)
         if name in containers.READERS:
             container = containers.READERS[name](rest)
-            self.contain(container)
+            self.write_container(container)
             if not container.program:
                 self._write()
             return container.program
-        if name in SHELLS and (text := _text_of(rest)) is not None:
+        if name in BASH_AND_SH and (text := _text_of(rest)) is not None:
             return self._shell(text)
         return None
 
@@ -113,7 +113,7 @@ class Launch(Starters):
 
     def _of_node(self, found: re.Match[str]) -> str:
         """Return the script's own value of what kit sets for ranks, which a node has not."""
-        (hole,) = self.scope.behind(found.group())
+        (hole,) = self.scope.holes_of(found.group())
         (name,) = hole.names if len(hole.names) == 1 else ("",)
         value = self.scope.of_script.get(name)
         is_of_rank = name in OF_RANK and self.scope.is_itself(name, found.group())
@@ -153,7 +153,7 @@ class Launch(Starters):
 
     def _finish(self, words: list[str]) -> None:
         """Write the program, as a command or as a script."""
-        words = [self._here(word) for word in words]
+        words = [self._relative(word) for word in words]
         swept = [self.scope.swept(word) for word in words]
         words = words if HOLE.search("".join(swept)) else swept
         is_open = any(HOLE.search(word) for word in words[:-1])
@@ -189,16 +189,16 @@ class Launch(Starters):
         """Return whether lines before it write the program: kit looks for that of a `command`."""
         return any(os.path.normpath(word) in self.written for word in words[:2])
 
-    def _here(self, word: str) -> str:
+    def _relative(self, word: str) -> str:
         """Return a path below the folder where the program starts as a relative one."""
-        holes, here = self.scope.behind(word), self.draft.keys.get("workdir", ".")
+        holes, here = self.scope.holes_of(word), self.draft.keys.get("workdir", ".")
         is_here = bool(holes) and holes[0].hint == here and word[1:2] == "/"
         if not is_here or not HOLE.match(word):
             return word
         return word[2:] if "/" in word[2:] or word.endswith(".py") else f".{word[1:]}"
 
     def _script(self, words: list[str]) -> None:
-        holes = [hole for word in words for hole in self.scope.behind(word)]
+        holes = [hole for word in words for hole in self.scope.holes_of(word)]
         others = [hole for hole in holes if hole.source not in _ALL]
         if len(others) < len(holes):
             self.leave_out("$@: the arguments after -- in kit submit job.yaml -- ARGUMENTS")

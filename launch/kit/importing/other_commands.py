@@ -30,7 +30,7 @@ def read(reader: Reading, node: Node, span: Span, words: list[str]) -> None:
     elif name in commands.SETTINGS:
         reader.draft.left_out(span, "kit's own scripts set the options of their shell")
     elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
-        reader.draft.decide(span, header.AGAIN)
+        reader.draft.decide(span, header.RESUBMITS)
     elif variable := commands.login(words):
         _login(reader, words, variable, span)
     elif name == "trap":

@@ -106,7 +106,7 @@ class Placing:
             elif item.kind != DEFINE:
                 (inside if has_image and self._is_inside(item) else once).append(item)
         first = inside if has_image else once
-        first += self._moved(wanted, first)
+        first += self._to_move(wanted, first)
         names = {name for item in first if not _ARRAY.search(item.source) for name in item.sets}
         wanted = self._definitions({*needed} - names, DEFINE, known=names | variables.OWNED)
         used = {*needed}.union(*(item.uses for item in wanted)) - variables.OWNED
@@ -127,7 +127,7 @@ class Placing:
         is_for_program = item.kind == PREPARE and items.is_for_program(item.source)
         return self.is_in_container or item.kind in (EXPORT, LIMIT) or is_for_program
 
-    def _moved(self, wanted: list[Item], first: list[Item]) -> list[Item]:
+    def _to_move(self, wanted: list[Item], first: list[Item]) -> list[Item]:
         """Return those definitions that go before the program, to lines that set the same names.
 
         Without a container also what is computed, which is to be the same in all ranks.

@@ -77,7 +77,7 @@ def read_python_path(launch: Starters, placing: Placing) -> None:
     value = scope.values.get(_NAME)
     if not items or "workdir" in draft.keys or not isinstance(value, str):
         return
-    before = {hole for hole in HOLE.findall(value) if scope.behind(hole)[0].names == {_NAME}}
+    before = {hole for hole in HOLE.findall(value) if scope.holes_of(hole)[0].names == {_NAME}}
     own = "".join(each for each in value if each not in before)
     is_prepared = not draft.has_image and any(item.kind == PREPARE for item in placing.items)
     if not HOLE.search(own) or (own != value and is_prepared):  # modules add to it
@@ -96,7 +96,7 @@ def read_python_path(launch: Starters, placing: Placing) -> None:
 
 def _project_folder(scope: Scope, part: str) -> Optional[str]:
     """Return a folder as it is named in the one where the job starts; None for any other."""
-    holes = scope.behind(part)
+    holes = scope.holes_of(part)
     if not holes:
         return part
     is_here = len(holes) == 1 and holes[0].hint == "." and part[1:2] in ("", "/")

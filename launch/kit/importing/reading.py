@@ -16,7 +16,7 @@ from kit.importing.scope import Scope
 
 LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 BACKGROUND = "it ran in the background: kit starts one program, and waits for it"
-AGAIN = "a loop that starts the same program again: `max_restarts` does so where it has failed"
+RETRIES = "a loop that starts the same program again: `max_restarts` does so where it has failed"
 
 
 class Reading:
@@ -81,7 +81,7 @@ class Reading:
 
     def launches(self, node: Node) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
-        with self.scope.ahead():
+        with self.scope.lookahead():
             for call in bash_tree.calls(node):
                 words = self.words(call)
                 called = self.functions.get(words[0]) if words else None

@@ -57,7 +57,7 @@ class Scope(Holes):
                 self.leave_open(other)
 
     @contextlib.contextmanager
-    def ahead(self) -> Iterator[None]:
+    def lookahead(self) -> Iterator[None]:
         """Expand words of what is not read yet: `: ${NAME:=default}` sets nothing then."""
         before = dict(self.values), set(self.reads), list(self.defaults)
         yield
@@ -84,7 +84,7 @@ class Scope(Holes):
 
     def swept(self, text: str) -> str:
         """Return a text with {NAME} for the variables of loops, if they are all that is open."""
-        for hole in self.behind(text):
+        for hole in self.holes_of(text):
             name = (hole.hint or "").strip("{}")
             values = self.sweep.get(name, [])
             is_whole = hole.is_quoted or all(len(value.split()) == 1 for value in values)
@@ -99,7 +99,7 @@ class Scope(Holes):
         """
 
         def fill(found: re.Match[str]) -> str:
-            name = self.behind(found.group())[0].source.strip("${}")
+            name = self.holes_of(found.group())[0].source.strip("${}")
             return f"${name}" if name in OF_SHELL else self.shell.get(name, found.group())
 
         return HOLE.sub(fill, self.hinted(text))
@@ -239,7 +239,7 @@ class Scope(Holes):
         """Return the value of an expansion: bash splits what it brings, unless it is quoted."""
 
         def fill(found: re.Match[str]) -> str:
-            (hole,) = self.behind(found.group())
+            (hole,) = self.holes_of(found.group())
             is_one = hole.hint is not None or hole.source.startswith("$((") or hole.names & OWNED
             if is_one or hole.source[:1] not in ("$", "`"):
                 return found.group()
@@ -267,7 +267,7 @@ class Scope(Holes):
 
     def _hint(self, name: str) -> Optional[str]:
         value = self.values.get(name)
-        holes = self.behind(value) if isinstance(value, str) else []
+        holes = self.holes_of(value) if isinstance(value, str) else []
         return holes[0].hint if holes else self.facts.get(name)
 
     def _number(self, name: str) -> str:

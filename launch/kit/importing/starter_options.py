@@ -11,7 +11,7 @@ PYXIS_FLAGS = {
     *("container-writable", "container-readonly", "container-mount-home", "container-entrypoint"),
     *("no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"),
 }
-SRUN = Syntax(
+SRUN_SYNTAX = Syntax(
     {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
     | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
     sbatch_options.FLAGS
@@ -42,7 +42,7 @@ SRUN_OF_JOB = set(
     constraint reservation cpu-freq comment
     """.split()
 )
-TORCHRUN = Syntax(
+TORCHRUN_SYNTAX = Syntax(
     {"m": "module"},
     "standalone no-python no_python run-path run_path module use-env use_env".split(),
 )

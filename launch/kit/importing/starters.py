@@ -68,7 +68,7 @@ class Starters:
 
     def srun(self, words: list[str]) -> list[str]:
         self.has_srun, self.launcher = True, "srun"
-        found, rest, _ = self._options("srun", words, starter_options.SRUN)
+        found, rest, _ = self._options("srun", words, starter_options.SRUN_SYNTAX)
         given: dict[str, str] = {}
         for option in found:
             before = given.get(option.name, "")
@@ -82,10 +82,10 @@ class Starters:
             self._srun_option(option)
         self._not_taken("srun", [name for name in given if name in starter_options.SRUN_OF_KIT])
         if container := containers.of_slurm(given):
-            self.contain(container)
+            self.write_container(container)
         return rest
 
-    def contain(self, found: GivenContainer) -> None:
+    def write_container(self, found: GivenContainer) -> None:
         """Write what a container is to be into the draft."""
         keys, path = self.draft.keys, self.scope.path
         self.draft.has_image = True
@@ -236,7 +236,7 @@ class Starters:
 
     def torchrun(self, words: list[str]) -> list[str]:
         is_alone, self.launcher = not self.launcher, "torchrun"
-        found, rest, is_all = self._options("torchrun", words, starter_options.TORCHRUN)
+        found, rest, is_all = self._options("torchrun", words, starter_options.TORCHRUN_SYNTAX)
         given = {option.name.replace("_", "-"): option.value or "" for option in found}
         if is_alone and is_all and self.draft.nodes > 1 and "nnodes" not in given:
             self.decide(ONE_NODE)

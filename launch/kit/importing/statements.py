@@ -12,7 +12,7 @@ from kit.importing import commands, header, other_commands
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
 from kit.importing.other_commands import NOT_NEEDED
-from kit.importing.reading import AGAIN, LOGS, Reading
+from kit.importing.reading import LOGS, RETRIES, Reading
 from kit.importing.scope import COMPUTED
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
@@ -66,7 +66,7 @@ class Reader(Reading):
 
     def _assign(self, node: Node, items: list[Node], span: Span, *, exported: bool) -> None:
         if "sbatch" in bash_tree.programs_inside(node):
-            self.draft.decide(span, header.AGAIN)
+            self.draft.decide(span, header.RESUBMITS)
         for item in items:
             if not item.get("Name"):
                 continue  # an option of declare
@@ -100,7 +100,7 @@ class Reader(Reading):
             self.draft.carried(span, "its value stands where it is used")
         elif name == "eval" and not any(
             COMPUTED.search(hole.source) or HOLE.match(words[1])
-            for hole in self.scope.behind(" ".join(words))
+            for hole in self.scope.holes_of(" ".join(words))
         ):
             self._evaluate(" ".join(words[1:]), span)
         elif name in commands.SETTERS and bash_tree.names_set(node):
@@ -111,7 +111,7 @@ class Reader(Reading):
             self.variables.keep_defaults(self.item(DEFINE, node, span))
         elif name in self.functions:
             self._call_function(node, words, span)
-        elif document is not None and os.path.basename(words[-1]) in commands.SHELLS:
+        elif document is not None and os.path.basename(words[-1]) in commands.BASH_AND_SH:
             words = [*words, "-c", document]
             if commands.weight(words):
                 self.candidate(3, words, span, node)
@@ -194,7 +194,7 @@ class Reader(Reading):
         name = str((around.get("Name") or {}).get("Value", ""))
         before = self.scope.sweep
         if "break" in bash_tree.programs(command["Do"]):
-            self.draft.decide(span, AGAIN)
+            self.draft.decide(span, RETRIES)
         elif name and items and not any(HOLE.search(item) for item in items):
             self.scope.sweep = {**before, name: items}
             self.scope.leave_open(name, hint=f"{{{name}}}")
@@ -212,7 +212,7 @@ class Reader(Reading):
         if is_found and _OUTSIDE.search(item.source):
             self.draft.left_out(item.span, "it submits this script, where no job runs it")
         elif is_found or re.search(r"\bscontrol\s+requeue\b", item.source):
-            self.draft.decide(item.span, header.AGAIN)
+            self.draft.decide(item.span, header.RESUBMITS)
         else:
             return False
         return True
