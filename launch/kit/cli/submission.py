@@ -104,9 +104,8 @@ def say_packages(plan: Plan) -> None:
 
 def submit(plan: Plan, options: list[str], answer: Answer) -> None:
     for node in plan.reasons.left_out:
-        until = time.strftime("%d %b %H:%M", time.localtime(node.until_s))
         messages.say(
-            f"avoiding {node.name} until {until}: it {node.why};"
+            f"avoiding {node.name} until {node.until}: it {node.why};"
             f" to use it again: kit nodes --forget {node.name}"
         )
     if not is_submitted_already(plan, answer):

@@ -1,7 +1,6 @@
 """Tidy: checkpoint, stop, cancel and nodes."""
 
 import sys
-import time
 from typing import Annotated, Optional
 
 from kit.base.errors import KitError, UsageError
@@ -79,8 +78,5 @@ def nodes(
     if not found:
         messages.say("kit knows no bad nodes")
         return
-    rows = [
-        (node.name, time.strftime("%d %b %H:%M", time.localtime(node.until_s)), node.why)
-        for node in found
-    ]
+    rows = [(node.name, node.until, node.why) for node in found]
     tables.show([("NODE", "LEFT OUT UNTIL", "WHY"), *rows])

@@ -21,6 +21,10 @@ class Bad(NamedTuple):
     why: str
     until_s: float  # seconds since 1970
 
+    @property
+    def until(self) -> str:
+        return time.strftime("%d %b %H:%M", time.localtime(self.until_s))
+
 
 def file(cluster: str) -> str:
     """Return this user's record of a cluster's bad nodes: `TIME NODE WHY` in each line."""

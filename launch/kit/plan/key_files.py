@@ -38,6 +38,7 @@ WORDS = frozenset(
 SETTINGS = ("", ".txt", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".csv")
 LONGEST = 1 << 20  # bytes of a file in whose text a token is looked for
 NOT_RECORDED = "(it looks like a key: its changes are not recorded)"
+NOT_COPIED = "{} looks like a key, or has one in its text, and is not copied"
 COPIED = "these look like keys, and are copied, since git tracks them: {}"
 
 

@@ -29,7 +29,7 @@ def why_not_copied(named: Iterable[str], sources: Sources, made: dict[str, str])
     if notes := _made(made):
         return "; ".join(notes)
     if keys := named & set(sources.keys):
-        return f"{min(keys)} looks like a key, or has one in its text, and is not copied"
+        return key_files.NOT_COPIED.format(min(keys))
     if linked := [name for name in named if safe_write.is_behind_link(sources.root, name)]:
         return f"{min(linked)} is in a linked folder, and kit copies only the link"
     may_be_written = named - sources.tracked

@@ -41,7 +41,7 @@ def read(
     for name in sorted({*job.command, own} & set(found.keys)):
         fix = "take the key out, and name it under `secrets:`"
         fix = f"{fix}; or have git track the file, if it is not a key"
-        problems.add("", f"{name} looks like a key, or has one in its text, and is not copied", fix)
+        problems.add("", key_files.NOT_COPIED.format(name), fix)
     problems.raise_if_any()
     names = dict.fromkeys([*found.names, *filter(None, [own])])
     return found._replace(names=tuple(names))
