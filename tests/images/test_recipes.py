@@ -62,6 +62,10 @@ def find(target: Optional[str] = None, *, device: str = "gpu", arguments: Option
     return recipe.load(file, folder, name, BuildRequest(device=device, arguments=arguments or {}))
 
 
+def digest(found: recipe.Recipe, pinned: dict[str, str]) -> str:
+    return found.digest(pinned, found.contents())
+
+
 def test_a_dockerfiles_bases_and_files_are_found(project: Path) -> None:
     found = find()
     assert found.name == "my-model"
@@ -93,12 +97,12 @@ def test_the_device_and_arguments_choose_the_base(project: Path) -> None:
 
 def test_the_digest_changes_with_everything_that_goes_in_and_with_nothing_else(project: Path) -> None:
     pins = {"registry.example/base:1": "sha256:1", "busybox:1": "sha256:2"}
-    first = find().digest(pins)
+    first = digest(find(), pins)
     (project / "other.txt").write_text("changed")
     (project / "images").mkdir()
     os.utime(project / "a b.txt", (1, 1))
-    assert find().digest(pins) == first
-    digests = {first, find(device="cpu").digest(pins), find().digest({**pins, "busybox:1": "sha256:3"}), find(arguments={"BASE_IMAGE": "x"}).digest(pins)}
+    assert digest(find(), pins) == first
+    digests = {first, digest(find(device="cpu"), pins), digest(find(), {**pins, "busybox:1": "sha256:3"}), digest(find(arguments={"BASE_IMAGE": "x"}), pins)}
     for change in (
         lambda: (project / "a b.txt").write_text("changed"),
         lambda: (project / "a b.txt").chmod(0o755),
@@ -110,7 +114,7 @@ def test_the_digest_changes_with_everything_that_goes_in_and_with_nothing_else(p
         lambda: (project / "Dockerfile").write_text(DOCKERFILE + "RUN true\n"),
     ):
         change()
-        digests.add(find().digest(pins))
+        digests.add(digest(find(), pins))
     assert len(digests) == 12
 
 

@@ -242,7 +242,7 @@ def run_here(tmp_path: Path, kit_here, script: str, more: str = "") -> int:
     assert kit_here("render", "job.yaml", "--output", "run").code == 0
     (tmp_path / "run/run_script.sh").write_text(script)
     plan = recorded(tmp_path / "run")
-    return local.run(plan, local.note(plan, tmp_path / "run"), messages.write_log)
+    return local.run(plan, local.note(plan, tmp_path / "run", None), messages.write_log)
 
 
 @pytest.mark.parametrize(("script", "code", "state"), [("exit 0", 0, "COMPLETED"), ("exit 7", 7, "FAILED"), ("kill -9 $$", 137, "FAILED")])

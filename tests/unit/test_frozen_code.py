@@ -48,7 +48,7 @@ def write(folder: Path, **files: str) -> None:
 
 def found(folder: Path) -> source_files.Sources:
     problems = Problems()
-    result = source_files.find(str(folder), "code", problems)
+    result = source_files.find(str(folder), "code", problems, ())
     problems.raise_if_any()
     return result
 

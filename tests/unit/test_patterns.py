@@ -157,7 +157,7 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 def test_what_is_no_pattern_is_refused_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / ".kitignore").write_text(text)
     with pytest.raises(UsageError, match=problem):
-        source_files.find(str(tmp_path), "code", Problems())
+        source_files.find(str(tmp_path), "code", Problems(), ())
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder", "large"])
@@ -172,7 +172,7 @@ def test_a_file_of_patterns_that_is_none_is_refused_at_once(kind: str, tmp_path:
     else:
         place.write_bytes(b"a\n" * dockerignore.MOST_BYTES)
     with pytest.raises(UsageError, match=r"\.kitignore (cannot be read: it is not a regular file|is longer than 1 MB)\n  fix: "):
-        source_files.find(str(tmp_path), "code", Problems())
+        source_files.find(str(tmp_path), "code", Problems(), ())
     (tmp_path / ".dockerignore").symlink_to(place)
     with pytest.raises(UsageError, match=r"/\.dockerignore "):
         dockerignore.read(tmp_path, tmp_path / "Dockerfile")
@@ -182,4 +182,4 @@ def test_bytes_that_are_no_utf_8_are_matched_as_they_are(tmp_path: Path) -> None
     (tmp_path / ".kitignore").write_bytes(b"\xff*\n.kitignore\n")
     for name in (b"\xffx", b"x"):
         (tmp_path / os.fsdecode(name)).touch()
-    assert source_files.find(str(tmp_path), "code", Problems()).names == ("x",)
+    assert source_files.find(str(tmp_path), "code", Problems(), ()).names == ("x",)

@@ -101,7 +101,7 @@ def refuse_together(given: Mapping[str, object]) -> None:
         raise UsageError(problem, "leave one of them out")
 
 
-def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def closest(word: str, known: Iterable[str], cutoff: float) -> str:
     """Return the known word that is closest; "" if none is close."""
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), "")
 

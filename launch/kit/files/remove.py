@@ -42,7 +42,7 @@ def make_writable(folder: Path) -> None:
                     os.chmod(os.path.join(path, name), 0o700)
 
 
-def check(path: Path, name: str, mark: str = "") -> None:
+def check(path: Path, name: str, mark: str) -> None:
     """Raise KitError if kit may not remove a folder or file.
 
     It may if the regular expression `name` matches the whole name, and a regular file `mark` lies

@@ -164,14 +164,14 @@ class Recipe:
         read_before.save()
         return found
 
-    def digest(self, pinned: dict[str, str], contents: Optional[dict[str, str]] = None) -> str:
+    def digest(self, pinned: dict[str, str], contents: dict[str, str]) -> str:
         """Return a digest of all inputs: equal digests mean equal images.
 
-        pinned: the digests of the bases.
+        pinned: the digests of the bases. contents: those of the files.
         """
         facts = {
             "recipe": self.text,
-            "files": contents or self.contents(),
+            "files": contents,
             "bases": pinned,
             "arguments": self.arguments,
             "device": self.device,

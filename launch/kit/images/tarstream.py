@@ -134,7 +134,7 @@ def parsed(entry: Entry) -> tarfile.TarInfo:
     return info
 
 
-def as_squashfs_reads(entry: Entry, needed: int, time_s: Optional[int] = None) -> Entry:
+def as_squashfs_reads(entry: Entry, needed: int, time_s: Optional[int]) -> Entry:
     """Return the entry in a form that mksquashfs 4.5 reads, with the permissions `needed` added.
 
     `time_s` replaces its time. mksquashfs removes ../ and / from the front of a link's long target

@@ -59,7 +59,7 @@ class Sources(NamedTuple):
         return [name for name, kind in zip(names, kinds) if kind not in many], notes
 
 
-def find(root: str, where: str, problems: Problems, keyrings: Iterable[str] = ()) -> Sources:
+def find(root: str, where: str, problems: Problems, keyrings: Iterable[str]) -> Sources:
     """Return the files of the code, without keys and without `keyrings`, files that secrets name.
 
     More than a snapshot should hold becomes a problem.

@@ -109,7 +109,7 @@ def machine(wanted: str) -> str:
     return names.get(wanted, wanted) or platform.machine()
 
 
-def fitting(index: dict[str, Any], where: str, wanted: str = "") -> list[dict[str, Any]]:
+def fitting(index: dict[str, Any], where: str, wanted: str) -> list[dict[str, Any]]:
     """Return the index's entries for an architecture, then those that name no platform.
 
     Raise KitError if there are none. `wanted`: "" is this machine's.
@@ -123,7 +123,7 @@ def fitting(index: dict[str, Any], where: str, wanted: str = "") -> list[dict[st
     return sorted(found, key=lambda entry: (not _platform(entry), _level(entry, wanted)))
 
 
-def chosen(index: dict[str, Any], where: str, note: Note, wanted: str = "") -> dict[str, Any]:
+def chosen(index: dict[str, Any], where: str, note: Note, wanted: str) -> dict[str, Any]:
     """Return the index's entry that asks least of the CPU. Note if not every CPU can run it."""
     entry = fitting(index, where, wanted)[0]
     if _level(entry, wanted) > LEAST.get(wanted or architecture(), math.inf):
@@ -168,7 +168,7 @@ def is_layout(folder: Path) -> bool:
     return (folder / "oci-layout").is_file()
 
 
-def check_machine(document: dict[str, Any], where: str, wanted: str = "") -> None:
+def check_machine(document: dict[str, Any], where: str, wanted: str) -> None:
     """Raise KitError if the configuration is of an image for another kind of machine."""
     expected = wanted or architecture()  # a tool that makes images of nothing leaves both empty
     system, found = document.get("os") or "linux", document.get("architecture") or expected

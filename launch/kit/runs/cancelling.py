@@ -23,7 +23,7 @@ from kit.runs.history import Run
 from kit.runs.job_status import Status
 
 
-def cancel(word: str, task: Optional[int] = None) -> str:
+def cancel(word: str, task: Optional[int]) -> str:
     """Cancel a run or a task of an array, and return a sentence that says what came of it."""
     (answer,) = cancel_all([word], task)
     if isinstance(answer, KitError):
@@ -31,7 +31,7 @@ def cancel(word: str, task: Optional[int] = None) -> str:
     return answer
 
 
-def cancel_all(words: Sequence[str], task: Optional[int] = None) -> Iterator[str | KitError]:
+def cancel_all(words: Sequence[str], task: Optional[int]) -> Iterator[str | KitError]:
     """Cancel runs, and yield for each what came of it. Slurm is asked for all of them at once."""
     named = [_find(word, task) for word in words]
     answers = iter(status.query([each[0] for each in named if not isinstance(each, KitError)]))

@@ -29,7 +29,7 @@ from kit.runs.history import Run
 from kit.slurm import numbers, task_numbers
 
 
-def note(plan: Plan, run: Path, task: Optional[int] = None, *, is_shell: bool = False) -> Run:
+def note(plan: Plan, run: Path, task: Optional[int], *, is_shell: bool = False) -> Run:
     """Note a run before it has secrets, which the next command may have to remove."""
     job_id, host = new_id(task), os.uname().nodename
     # Before the history names it: by its record, others see that it lives.

@@ -33,7 +33,7 @@ _BROKEN = re.compile(
 )
 
 
-def submit(script: Path, options: Sequence[str] = ()) -> Job:
+def submit(script: Path, options: Sequence[str]) -> Job:
     """Submit a script. Raise Unsure if Slurm may have accepted it, KitError if it has not."""
     command = ["sbatch", "--parsable", *options, str(script)]
     done = client.run(command, without=_overridden(script), is_alone=True)
@@ -70,7 +70,7 @@ class Unknown(client.Unsure):
     """sbatch failed with words that are not Slurm's: if Slurm has no such job, it was refused."""
 
 
-def test_only(script: Path, options: Sequence[str] = ()) -> str:
+def test_only(script: Path, options: Sequence[str]) -> str:
     """Return Slurm's estimate of when and where the job would start, without submitting it."""
     command, times = ["sbatch", "--test-only", *options, str(script)], {"SLURM_TIME_FORMAT": _TIMES}
     done = client.run(command, variables=times, without=_overridden(script))

@@ -151,7 +151,7 @@ def _project(target: Path) -> tuple[Path, str]:
     return folder, str(path.relative_to(folder))
 
 
-def choose(site: Site, project: Path, image: Optional[str], named: str = "") -> Chosen:
+def choose(site: Site, project: Path, image: Optional[str], named: str) -> Chosen:
     """Return all that the files say; `named` is the program of the user's choice."""
     program = programs.choose(project, named)
     first_shape, shape_decision = shape.choose(site, example=program.file == programs.EXAMPLE)

@@ -32,7 +32,7 @@ class Program(NamedTuple):
     spawns: bool  # it starts its ranks itself
 
 
-def choose(folder: Path, named: str = "") -> Program:
+def choose(folder: Path, named: str) -> Program:
     """Return the program to run; `named` is the path in the folder of the user's choice.
 
     Raises UsageError if several programs could be meant.

@@ -104,7 +104,7 @@ def _options(chosen: Chosen) -> list[str]:
     return [*(["slurm:", *lines] if lines else ["# slurm:"]), *unset]
 
 
-def job(chosen: Chosen, sites_profile: str = "") -> str:
+def job(chosen: Chosen, sites_profile: str) -> str:
     """Return the text of job.yaml; `sites_profile` is the site's own, if it has one."""
     place = "machine" if chosen.is_local else "cluster"
     origin = f"The profile that kit init wrote for this {place}"

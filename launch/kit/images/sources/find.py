@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import KitError, UsageError
-from kit.base.progress import Count, Note, silent
+from kit.base.progress import Count, Note
 from kit.images import tarstream
 from kit.images.engines.docker import Docker
 from kit.images.recipe import tidy
@@ -28,7 +28,7 @@ ENGINES = {"dockerd": "docker", "podman": "podman"}  # Enroot's names for them
 ARCHIVES = ("docker-archive", "oci", "oci-archive")  # Apptainer's and skopeo's
 
 
-def source(target: str, note: Note = silent, *, wanted: str = "") -> Optional[Source]:
+def source(target: str, note: Note, *, wanted: str) -> Optional[Source]:
     """Return the image, or None if the target names a recipe. Raise KitError if it is not found.
 
     `wanted` is the architecture to choose, "" for this machine's. Raise UsageError where there is
