@@ -17,7 +17,7 @@ from typing import Callable
 import pytest
 from kit.base import signals
 from kit.base.errors import KitError, UsageError
-from kit.cli.build import make
+from kit.cli.build_command import make
 from kit.config import image_files
 from kit.images import bases, build, inventory, pack, recipe, sif, store
 from kit.images.build_request import BuilderOptions

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from kit.base.errors import KitError, UsageError
-from kit.cli.build import make
+from kit.cli.build_command import make
 from kit.config import image_files
 from kit.images import build
 from test_registry import digest, image, plain, serving

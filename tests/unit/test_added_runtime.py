@@ -133,7 +133,7 @@ MAY_NAME = {
     "launch/scripts/lib/environment.sh": "the variables of other tools that their users set",
     "launch/scripts/lib/container.sh": "undoes, inside, what a hook of Enroot's does there",
     "launch/kit/images/": "builds images by engines, each of them one file there",
-    "launch/kit/cli/build.py": "the engines of `kit build`",
+    "launch/kit/cli/build_command.py": "the engines of `kit build`",
     "launch/kit/cli/completion.py": "the engines of `kit build`",
     "launch/kit/registry/": "reads images and logins in the formats that are called after Docker",
     "launch/kit/files/dockerignore.py": "a format that is called after Docker",

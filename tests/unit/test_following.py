@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from kit import slurm
 from kit.base.errors import KitError
-from kit.cli import following, messages, submission
+from kit.cli import following, launching, messages
 from kit.runs import history, job_status, job_watch, local, local_processes, log_copy, status
 from kit.runs.history import Run
 from kit.runs.job_watch import Watch
@@ -301,14 +301,14 @@ def test_a_rehearsal_that_stopped_for_its_checkpoint_is_not_called_a_failure_of_
 def test_a_run_that_was_ended_is_not_called_failed(code: int, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: code)
     with pytest.raises(SystemExit) as end:
-        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1", task=None))  # type: ignore[arg-type]
+        launching.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1", task=None))  # type: ignore[arg-type]
     assert end.value.code == code and capfd.readouterr().out.startswith(f"kit: {word} with exit code {code} after ")
 
 
 def test_ctrl_c_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setattr(local, "run", lambda *_: 130)
     with pytest.raises(SystemExit):
-        submission.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1", task=None))  # type: ignore[arg-type]
+        launching.start_here(plan_of(), SimpleNamespace(folder=tmp_path, id="1", task=None))  # type: ignore[arg-type]
     assert capfd.readouterr().out.startswith("kit: stopped by Ctrl-C after ")
 
 

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from kit import slurm
 from kit.base.errors import KitError
-from kit.cli import entry, submission
+from kit.cli import entry, launching
 from kit.plan import git_facts
 from kit.runs import history, job_watch, run_dir, secret_file, status, submit
 from kit.runs import log_copy as follow
@@ -300,7 +300,7 @@ def become_kit(fake: Slurm, folder: Path, words: list[str], said: Path) -> int:
     client.subprocess = instead_of_subprocess(fake)  # type: ignore[attr-defined]
     slurm_jobs.shutil = status.shutil = installed(fake)  # type: ignore[assignment]
     git_facts._git = lambda *_: None
-    submit.time = history.time = follow.time = submission.time = job_watch.time = clock(fake)  # type: ignore[attr-defined]
+    submit.time = history.time = follow.time = launching.time = job_watch.time = clock(fake)  # type: ignore[attr-defined]
     history.add = after(history.add, lambda run: "identified" if run.id else "noted")
     run_dir.save = after(run_dir.save, lambda run, content: "answered" if content.get("job_id") else "saved")
     run_dir.give_up = before(run_dir.give_up, "refused")

@@ -18,10 +18,10 @@ from kit.cli.app import app
 COMMANDS_OF = {
     "start": "init doctor schema completion",
     "batch_script": "import",
-    "build": "build",
+    "build_command": "build",
     "run": "submit run rerun render shell exec",
     "estimate": "when",
-    "bench": "bench",
+    "bench_command": "bench",
     "watch": "status runs logs",
     "explain": "why timeline hang diff",
     "tidy": "checkpoint stop cancel nodes",

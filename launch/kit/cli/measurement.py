@@ -12,7 +12,7 @@ from typing import Optional
 from kit.base import console, formats, signals, svg, table
 from kit.base.errors import KitError
 from kit.base.table import printable
-from kit.cli import messages, submission
+from kit.cli import launching, messages
 from kit.cluster.bench import bandwidth, bench
 from kit.cluster.bench.bandwidth import Measured
 from kit.cluster.bench.bench import BenchRequest
@@ -47,13 +47,13 @@ def run(plan: Plan, request: BenchRequest, shown: Shown) -> int:
 
 def _start(plan: Plan, request: BenchRequest, *, is_local: bool) -> None:
     if is_local:
-        submission.run_here(plan)
+        launching.run_here(plan)
         return
-    submission.say_reasons(plan)
+    launching.say_reasons(plan)
     if request.dry_run:
-        submission.print_scripts(plan)
+        launching.print_scripts(plan)
     else:
-        submission.submit(plan, [], submission.Answer(follow_it=True))
+        launching.submit(plan, [], launching.Answer(follow_it=True))
 
 
 def show(found: Measured, shown: Shown) -> int:

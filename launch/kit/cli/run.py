@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 from kit.api.job_request import JobRequest, Use
 from kit.base import quote
 from kit.base.errors import UsageError, refuse_together
-from kit.cli import completion, messages, options, submission
+from kit.cli import completion, launching, messages, options
 from kit.cli.app import RUN, command
 from kit.cli.job_options import takes_job
 from kit.images import package_store
@@ -60,13 +60,13 @@ def submit(
     for others in ({"--follow": follow}, {"--json": as_json, "--parsable": parsable}):
         refuse_together({**shown, **others})
     plan = job.plan(job.load(), output, Use(asks_site=True, is_dry=dry_run))
-    submission.say_reasons(plan)
+    launching.say_reasons(plan)
     waits, said = dependencies.resolve(after or [], plan, ask=not dry_run)
     for line in said:
         messages.note(line)
     if dry_run:
-        submission.print_scripts(plan)
-        submission.say_packages(plan)
+        launching.print_scripts(plan)
+        launching.say_packages(plan)
         for name, value in sbatch_variables.also_read(dict(plan.header)).items():
             messages.note(f"sbatch also reads {name}={quote.bash(value)} of this shell")
         if waits:
@@ -74,16 +74,16 @@ def submit(
     elif test_only:
         messages.say(submitting.estimate(plan, waits))
     else:
-        answer = submission.Answer(follow, as_json, parsable)
+        answer = launching.Answer(follow, as_json, parsable)
         with messages.quiet(as_json or parsable):
-            submission.submit(plan, waits, answer)
+            launching.submit(plan, waits, answer)
 
 
 @command(RUN, "kit run train.py -j 2x2", "kit run job.yaml --task 3")
 @functools.partial(takes_job, for_slurm=False)
 def run(job: JobRequest, output: options.Output = None, task: options.OneTask = None) -> None:
     """Write the same scripts, and run them on this machine without Slurm."""
-    submission.run_here(job.plan(job.load(), output, LIVE), task)
+    launching.run_here(job.plan(job.load(), output, LIVE), task)
 
 
 @command(RUN, "kit rerun", "kit rerun 4711_3", "kit rerun 4711 --image first")
@@ -107,18 +107,18 @@ def rerun(
         option = next(name for name, is_given in is_for_programs.items() if is_given)
         problem = f"{again.run} runs on this machine, and {option} prints the job that is submitted"
         raise UsageError(problem, f"leave {option} out")
-    answer = submission.Answer(follow, as_json, parsable)
+    answer = launching.Answer(follow, as_json, parsable)
     with messages.quiet(as_json or parsable):
         _start_again(again, output, image, answer)
 
 
 def _start_again(
-    again: reruns.EarlierRun, output: Optional[str], image: Optional[str], answer: submission.Answer
+    again: reruns.EarlierRun, output: Optional[str], image: Optional[str], answer: launching.Answer
 ) -> None:
     if again.task is None and (noted := reruns.unsubmitted(again.run)):
-        submission.finish(again.plan, noted, answer)
+        launching.finish(again.plan, noted, answer)
         return
-    if not again.run.local and submission.is_submitted_already(again.plan, answer):
+    if not again.run.local and launching.is_submitted_already(again.plan, answer):
         return
     plan = reruns.prepare(again, output, image)
     name = again.run.paths.folder.name
@@ -128,9 +128,9 @@ def _start_again(
     messages.note(said)
     folder = reruns.write(again, plan)
     if again.run.local:
-        submission.start_here(plan, local_runs.note(plan, folder, again.run.task))
+        launching.start_here(plan, local_runs.note(plan, folder, again.run.task))
     else:  # what it waited for then, by --after or a `dependency`, has ended
-        submission.hand_to_slurm(plan, folder, [], answer)
+        launching.hand_to_slurm(plan, folder, [], answer)
 
 
 @command(RUN, "kit render job.yaml --output first", "sbatch first/run_script.sh")
@@ -141,14 +141,14 @@ def render(job: JobRequest, output: options.Output = None) -> None:
     Where the job asks for `packages`, kit resolves them in the image first, as a submission does.
     """
     plan = job.plan(job.load(), output, Use(is_dry=True))
-    submission.say_reasons(plan)
+    launching.say_reasons(plan)
     plan = package_store.bring(plan, messages.note)
     folder = run_dir.write(plan)
     typed = messages.typed(folder)
     how = f"to submit it: sbatch {messages.typed(RunPaths(folder).script)}"
     if plan.program.secrets:
         how = f"to submit it: kit rerun {typed} (sbatch alone would start it without its secrets)"
-    messages.say(f"wrote {messages.short(folder)}{submission.of_code(plan)}\n  {how}")
+    messages.say(f"wrote {messages.short(folder)}{launching.of_code(plan)}\n  {how}")
 
 
 @command(RUN, "kit shell job.yaml", "kit shell --nodes 2 --time 1:00:00 --jupyter")
@@ -169,7 +169,7 @@ def shell(
     """
     here = local or not shells.has_slurm(messages.note)
     plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=here))
-    submission.say_reasons(plan)
+    launching.say_reasons(plan)
     plan = package_store.bring(plan, messages.note)
     code = shells.shell(plan, node, task, messages.note, here=here, jupyter=jupyter)
     sys.exit(code)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from kit.base.errors import KitError
-from kit.cli.build import make
+from kit.cli.build_command import make
 from kit.images.build_request import BuilderOptions, BuildRequest
 from kit.registry import client
 from kit.registry.transport import Unavailable
