@@ -34,7 +34,7 @@ class Leftover(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scope:
+class Search:
     """Where to look: image files in `folder` and this machine's containers, or those of nodes."""
 
     folder: Path
@@ -48,7 +48,7 @@ class Scope:
 class Leftovers:
     """What was not used for so long."""
 
-    scope: Scope
+    search: Search
     containers: list[Leftover]
     files: list[ImageFile]
     layers: list[CachedLayer]
@@ -79,35 +79,35 @@ def find(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) 
     of_site = {name: str(item.value) for name, item in site.slurm.items()}
     of_jobs = sbatch_variables.complete(of_site)  # srun does not read the variables of sbatch
     options = {name: text for name in names if (text := of_jobs.get(name))}
-    scope = Scope(folder, nodes, days, scratch, options)
-    lines = [line.split("\t", 3) for line in _run(scope, "list").splitlines()]
+    search = Search(folder, nodes, days, scratch, options)
+    lines = [line.split("\t", 3) for line in _run(search, "list").splitlines()]
     containers = [Leftover(node, int(size), int(idle), path) for node, size, idle, path in lines]
     if nodes:
-        return Leftovers(scope, containers, [], [], [])
+        return Leftovers(search, containers, [], [], [])
     files = inventory.unused(folder, days)
-    return Leftovers(scope, containers, files, layer_cache.unused(days), _kept_caches(scope))
+    return Leftovers(search, containers, files, layer_cache.unused(days), _kept_caches(search))
 
 
-def _kept_caches(scope: Scope) -> list[Leftover]:
+def _kept_caches(search: Search) -> list[Leftover]:
     """Return this user's files of compile caches with which no job began for so many days."""
     found = []
-    for path in scope.folder.glob("*kit-cache-*"):
+    for path in search.folder.glob("*kit-cache-*"):
         if not image_files.KEPT_CACHE.fullmatch(path.name):
             continue
         with suppress(OSError):  # a job may replace it at this moment
             facts = path.lstat()
             is_own = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid()
             item = _local(path, facts.st_size, facts.st_mtime)
-            if is_own and item.idle_days >= scope.days:
+            if is_own and item.idle_days >= search.days:
                 found.append(item)
     return found
 
 
 def remove(found: Leftovers) -> list[Path]:
     """Remove all of it; return the image files that stay, since they are in use again."""
-    _run(found.scope, "remove", *(f"{item.node}:{item.path}" for item in found.containers))
+    _run(found.search, "remove", *(f"{item.node}:{item.path}" for item in found.containers))
     # A job, or another build of the same name, may have come meanwhile.
-    unused = inventory.unused(found.scope.folder, found.scope.days) if found.files else []
+    unused = inventory.unused(found.search.folder, found.search.days) if found.files else []
     again = {item.file: item for item in unused}
     stay = []
     for item in found.files:
@@ -116,7 +116,7 @@ def remove(found: Leftovers) -> list[Path]:
         elif item.file.exists():  # another `kit images gc` may have removed it
             stay.append(item.file)
     listed = {cache.path for cache in found.caches}
-    for path in listed & {cache.path for cache in _kept_caches(found.scope)}:
+    for path in listed & {cache.path for cache in _kept_caches(found.search)}:
         Path(path).unlink(missing_ok=True)  # a node that reads it goes on reading
     for layer in found.layers:
         layer_cache.discard(layer.path)  # a build that reads it continues from the registry
@@ -128,11 +128,11 @@ def _local(path: Path, size: int, used_s: float) -> Leftover:
     return Leftover("", size // 1024, days, str(path))
 
 
-def _run(scope: Scope, what: str, *paths: str) -> str:
+def _run(search: Search, what: str, *paths: str) -> str:
     script = ["bash", "-c", assets.script("collect.sh"), "collect.sh"]
-    command = [*script, what, str(scope.days), scope.scratch, *paths]
-    if scope.nodes:
-        return slurm.on_nodes(scope.nodes, command, scope.options, PATIENCE_S)
+    command = [*script, what, str(search.days), search.scratch, *paths]
+    if search.nodes:
+        return slurm.on_nodes(search.nodes, command, search.options, PATIENCE_S)
     done = subprocess.run(
         command, capture_output=True, text=True, errors="surrogateescape", stdin=subprocess.DEVNULL
     )

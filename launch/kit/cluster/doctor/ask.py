@@ -24,7 +24,7 @@ CLOCK_S = 5
 CONNECT_S = 20
 
 
-class Refused(KitError):
+class NoAnswer(KitError):
     """srun has ended without a word about a node."""
 
 
@@ -168,7 +168,7 @@ def _still_waiting(talk: Talk, wait_s: float) -> KitError:
 
 
 def _explain(talk: Talk) -> None:
-    """Set why nodes did not answer, by what srun wrote. Raise Refused where it tells of none."""
+    """Set why nodes did not answer, by what srun wrote. Raise NoAnswer where it tells of none."""
     words = talk.errors.decode("utf-8", "replace")
     for node in talk.nodes.values():
         if not node.answered:
@@ -178,7 +178,7 @@ def _explain(talk: Talk) -> None:
     if not talk.ready() and not any(_words_about(name, words) for name in talk.nodes):
         lines = words.splitlines() or [f"srun ended with {talk.process.returncode}"]
         errors = [line for line in lines if "error" in line.lower()]
-        raise Refused(
+        raise NoAnswer(
             (errors or lines)[0].strip(),
             "check the partition and account: kit doctor --partition NAME, "
             "or the cluster's profile; sinfo; or ask fewer nodes: --nodes 8",
@@ -207,7 +207,7 @@ def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
             command = asked.command(file, *(f"{name}:{addresses[name]}" for name in nodes))
             try:
                 all_at_once(command, nodes, asked.slurm, wait_s)
-            except Refused:
+            except NoAnswer:
                 if not all(node.gpus for node in nodes.values()):
                     raise
                 # Some sites take no job without GPUs where there are some.

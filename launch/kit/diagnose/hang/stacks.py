@@ -66,7 +66,7 @@ class Process:
         return next(main, self.threads[0].frames if self.threads else ())
 
 
-class Place(NamedTuple):
+class Whereabouts(NamedTuple):
     """The two frames that tell where a process is."""
 
     call: Optional[Frame]  # what the user's program called; None where it works itself
@@ -147,13 +147,13 @@ def threads(lines: list[str]) -> list[Thread]:
     return found
 
 
-def place(frames: tuple[Frame, ...]) -> Place:
+def place(frames: tuple[Frame, ...]) -> Whereabouts:
     """Return the innermost frame of the user's program, and what that called."""
     index = next((index for index, frame in enumerate(frames) if frame.is_users), None)
     if index is None:
-        return Place(frames[0] if frames else None, None)
+        return Whereabouts(frames[0] if frames else None, None)
     below = [frame for frame in frames[:index] if frame.name not in BETWEEN] or list(frames[:index])
-    return Place(below[-1] if below else None, frames[index])
+    return Whereabouts(below[-1] if below else None, frames[index])
 
 
 def key(process: Process) -> tuple[object, ...]:
