@@ -12,6 +12,7 @@ from kit import __version__
 from kit.base import console
 from kit.base.errors import KitWarning, UsageError
 from kit.cli import elsewhere, hints
+from kit.cli.options import flag
 
 # Typer's Context is Click's in older versions and its own in newer ones, so it is called Any here.
 
@@ -125,10 +126,7 @@ def _show_warning(message: Union[Warning, str], *_: Any, **__: Any) -> None:
 def kit(
     context: typer.Context,
     version: Annotated[
-        bool,
-        typer.Option(
-            "-V", "--version", help="Print kit's version.", callback=_print_version, is_eager=True
-        ),
+        bool, flag("-V --version", "Print kit's version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     warnings.showwarning = _show_warning

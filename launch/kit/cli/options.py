@@ -20,8 +20,8 @@ def option(names: str, metavar: str, meaning: str, show_default: str = "", **mor
     return typer.Option(*names.split(), metavar=metavar, help=meaning, show_default=shown, **more)
 
 
-def flag(names: str, meaning: str) -> Any:
-    return typer.Option(*names.split(), help=meaning)
+def flag(names: str, meaning: str, **more: Any) -> Any:
+    return typer.Option(*names.split(), help=meaning, **more)
 
 
 # Options whose words are each command's own, and whose values complete.
