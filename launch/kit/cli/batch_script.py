@@ -54,25 +54,19 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 def _counts(found: Imported) -> dict[str, int]:
     """Count the lines that are carried as they are, and what the two lists have."""
     listed = [entry.kind for entry in found.entries]
-    return {
-        CARRIED: found.kinds.count(CARRIED),
-        DECIDE: listed.count(DECIDE),
-        LEFT_OUT: listed.count(LEFT_OUT),
-    }
+    counts = {kind: listed.count(kind) for kind in (DECIDE, LEFT_OUT)}
+    return {CARRIED: found.kinds.count(CARRIED), **counts}
 
 
 def _report(found: Imported, output: Optional[str]) -> list[str]:
     counts = _counts(found)
     wrote = f"wrote {output}: " if output else ""
-    lines = [
-        f"kit: {wrote}{formats.number(counts[CARRIED], 'line')} carried,"
-        f" {counts[DECIDE]} to decide,"
-        f" {counts[LEFT_OUT]} not needed"
+    carried = f"{formats.number(counts[CARRIED], 'line')} carried"
+    open_ones = [entry for entry in found.entries if entry.kind == DECIDE]
+    return [
+        f"kit: {wrote}{carried}, {counts[DECIDE]} to decide, {counts[LEFT_OUT]} not needed",
+        *(f"kit: line {entry.first}: {entry.reason}" for entry in open_ones),
     ]
-    for entry in sorted(found.entries, key=lambda each: each.first):
-        if entry.kind == DECIDE:
-            lines.append(f"kit: line {entry.first}: {entry.reason}")
-    return lines
 
 
 def _as_json(found: Imported, output: Optional[str]) -> dict[str, Any]:
@@ -80,5 +74,5 @@ def _as_json(found: Imported, output: Optional[str]) -> dict[str, Any]:
         "job": found.job,
         "output": output,
         **{kind.replace(" ", "_"): count for kind, count in _counts(found).items()},
-        "lines": [entry._asdict() for entry in sorted(found.entries, key=lambda e: e.first)],
+        "lines": [entry._asdict() for entry in found.entries],
     }

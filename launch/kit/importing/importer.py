@@ -72,7 +72,8 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     draft.hide()
     job = redact.hide_tokens(job_text.render(draft, name))
     kinds = [draft.kind_of(number) for number in range(1, len(draft.lines) + 1)]
-    return Imported(job, draft.entries, draft.lines, kinds)
+    entries = sorted(draft.entries, key=lambda entry: entry.first)
+    return Imported(job, entries, draft.lines, kinds)
 
 
 def _facts(draft: Draft, tasks: Optional[int]) -> dict[str, str]:
