@@ -171,6 +171,7 @@ def test_a_line_that_nothing_has_read_is_one_to_decide_about() -> None:
     draft.carried((1, 1), "command")
     draft.close([(1, 1), (4, 4)])
     assert [(entry.kind, entry.first) for entry in draft.entries] == [("carried", 1), (DECIDE, 4)]
+    assert questions("export\npython t.py\n") == ["kit import does not know what to make of this line"]
 
 
 def test_what_is_inside_the_text_of_eval_stands_in_the_line_of_eval() -> None:

@@ -33,15 +33,16 @@ class Reader(Reading):
     def statement(self, node: Node, span: Span) -> None:
         kind, command = bash_tree.kind(node), node.get("Cmd") or {}
         if kind == "CallExpr" and not command.get("Args"):
-            self._assign(node, command["Assigns"], span, exported=False)
+            self._assign(node, span, exported=False)
         elif kind == "DeclClause":
-            options = {bash_tree.literal(item.get("Value") or {}) for item in command["Args"]}
+            words = bash_tree.assignments(command)
+            options = {bash_tree.literal(item.get("Value") or {}) for item in words}
             exported = command["Variant"]["Value"] == "export" or "-x" in options
             if "-f" in options:
                 item = self.item(PREPARE, node, span)
                 self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
             else:
-                self._assign(node, command["Args"], span, exported=exported)
+                self._assign(node, span, exported=exported)
         elif kind == "CallExpr":
             self._call(node, span)
         elif kind == "TimeClause" and command.get("Stmt"):
@@ -64,10 +65,10 @@ class Reader(Reading):
 
     # ------------------------------------------------------------ variables
 
-    def _assign(self, node: Node, items: list[Node], span: Span, *, exported: bool) -> None:
+    def _assign(self, node: Node, span: Span, *, exported: bool) -> None:
         if "sbatch" in bash_tree.programs_inside(node):
             self.draft.decide(span, header.RESUBMITS)
-        for item in items:
+        for item in bash_tree.assignments(node["Cmd"]):
             if not item.get("Name"):
                 continue  # an option of declare
             name = str(item["Name"]["Value"])
