@@ -113,10 +113,6 @@ def asks(node: bash_tree.Node) -> bool:
     return bool(bash_tree.programs(node) & _ASKING or kinds & {"TestClause", "ArithmCmd"})
 
 
-def starts_ray(words: list[str]) -> bool:
-    return any(pair == ("ray", "start") for pair in zip(words, words[1:]))
-
-
 def changes_folder(node: bash_tree.Node) -> bool:
     """Return whether a statement may leave the script in another folder."""
     within = list(bash_tree.descend(node, without=("CmdSubst", "ProcSubst", "Subshell")))

@@ -59,7 +59,7 @@ class Reading:
         return bool(given and commands.weight(given))
 
     def candidate(self, weight: int, words: list[str], span: Span, node: Node) -> None:
-        if commands.starts_ray(words):
+        if ("ray", "start") in zip(words, words[1:]):
             self.draft.decide(span, "`launcher: ray` starts Ray itself, on every node")
             return
         remarks = self.remarks
