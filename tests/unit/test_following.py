@@ -15,6 +15,7 @@ import pytest
 from kit import slurm
 from kit.base.errors import KitError
 from kit.cli import following, launching, messages
+from kit.files import safe_read
 from kit.runs import history, job_status, job_watch, local, local_processes, log_copy, status
 from kit.runs.history import Run
 from kit.runs.job_watch import Watch
@@ -130,10 +131,13 @@ def test_following_an_array_ends_with_what_failed_and_ctrl_c_leaves_it_alone(arr
 # ---------------------------------------------------------------- one job
 
 
+FOLLOWED = Run("7", "/x", "x", "1x1", 0.0)  # in the folder of the fake's jobs
+
+
 @pytest.fixture
 def watch(fake_slurm: Slurm, monkeypatch) -> Watch:
     monkeypatch.setattr(job_watch, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-    found = Watch("7", messages.say)
+    found = Watch(FOLLOWED, messages.say)
     found.period_s = 0.0
     return found
 
@@ -312,13 +316,14 @@ def test_ctrl_c_is_called_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
     assert capfd.readouterr().out.startswith("kit: stopped by Ctrl-C after ")
 
 
-def questions(monkeypatch: pytest.MonkeyPatch, written: dict[float, int], until_s: float) -> list[float]:
-    """Seconds at which Slurm is asked for a job that goes on; `written` is the size of its batch log since then."""
+def questions(monkeypatch: pytest.MonkeyPatch, written: list[int], until_s: float) -> list[float]:
+    """Seconds at which Slurm is asked for a job that goes on; `written` are those at which its batch script writes."""
     asked: list[float] = []
     clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
     monkeypatch.setattr(job_watch, "time", clock)
     monkeypatch.setattr(slurm, "state", lambda *words: asked.append(clock.now_s) or SimpleNamespace(name="RUNNING", reason="", active=True))
-    watch = Watch("7", lambda words: None, written=lambda: next(size for since_s, size in sorted(written.items(), reverse=True) if clock.now_s >= since_s))
+    monkeypatch.setattr(safe_read, "changed_ns", lambda path: max((at_s for at_s in written if at_s <= clock.now_s), default=0))
+    watch = Watch(FOLLOWED, lambda words: None)
     while clock.now_s < until_s:
         assert watch.ended() is None
         clock.now_s += 0.5
@@ -326,11 +331,11 @@ def questions(monkeypatch: pytest.MonkeyPatch, written: dict[float, int], until_
 
 
 def test_slurm_is_asked_every_ten_seconds_about_a_job_in_which_nothing_happens(monkeypatch) -> None:
-    assert questions(monkeypatch, {0: 0}, 60) == [0, 10, 20, 30, 40, 50]
+    assert questions(monkeypatch, [], 60) == [0, 10, 20, 30, 40, 50]
 
 
 def test_slurm_is_asked_more_often_for_a_while_after_the_batch_script_wrote_something(monkeypatch) -> None:
-    asked = questions(monkeypatch, {0: 0, 25: 100}, 80)
+    asked = questions(monkeypatch, [25], 80)
     assert asked == [0, 10, 20, *range(25, 57, 2), 65, 75]
 
 

@@ -105,13 +105,7 @@ def follow_job(run: Run, view: LogView = EVERYTHING) -> None:
 def _follow_here(run: Run, view: LogView) -> None:
     job_id, folder = run.id, Path(run.folder)
     tail = view.tail(run)
-    watch = Watch(
-        job_id,
-        messages.say,
-        run.works_in,
-        lambda: tail.batch_size,
-        lambda: job_watch.noted_end(run),
-    )
+    watch = Watch(run, messages.say)
     with _leaving_alone(job_id):
         state = log_copy.until(tail, watch.ended, log_copy.SHARED_POLL_S)
     if state.name == "COMPLETED":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import Callable, Optional
+from typing import Optional
 
 from kit import slurm
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
+from kit.files import safe_read
 from kit.runs import history, job_status, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
@@ -41,23 +42,11 @@ class Watch:
     for a while after the batch script wrote something, as it does at a job's start and end.
     """
 
-    def __init__(
-        self,
-        job_id: str,
-        say: Note,
-        is_its: Callable[[str], bool] = lambda folder: True,
-        written: Callable[[], int] = lambda: 0,
-        noted: Callable[[], Optional[slurm.State]] = lambda: None,
-    ) -> None:
-        """`written` returns how much the batch script has written, `noted` the end of the job.
-
-        Slurm may have forgotten it, while this machine slept.
-        """
-        self.job_id, self.say, self.is_its, self.written = job_id, say, is_its, written
-        self.noted = noted
+    def __init__(self, run: Run, say: Note) -> None:
+        self.run, self.say = run, say
         self.period_s = period_s()
         self.asked_s = -self.period_s * IDLE
-        self.seen, self.stirred_s = 0, -STIRRED_S
+        self.written_ns, self.stirred_s = 0, -STIRRED_S
         self.answered_s = time.monotonic()
         self.shown = ""
 
@@ -66,23 +55,25 @@ class Watch:
         if not self._is_time():
             return None
         try:
-            state = slurm.state(self.job_id, self.is_its)
+            state = slurm.state(self.run.id, self.run.works_in)
         except KitError:
             if time.monotonic() - self.answered_s > PATIENCE_S:
                 raise
             return None
         self.answered_s = time.monotonic()
-        if state is None and (state := self.noted()) is None:
-            fix = f"its accounting may know: sacct -j {self.job_id}"
-            raise KitError(f"Slurm has forgotten job {self.job_id}", fix)
+        # Slurm may have forgotten a job that ended while this machine slept.
+        if state is None and (state := noted_end(self.run)) is None:
+            fix = f"its accounting may know: sacct -j {self.run.id}"
+            raise KitError(f"Slurm has forgotten job {self.run.id}", fix)
         self._say_change(state)
         return None if state.active else state
 
     def _is_time(self) -> bool:
         """Return True if Slurm is to be asked now."""
-        now_s, written = time.monotonic(), self.written()
-        if written != self.seen:
-            self.seen, self.stirred_s = written, now_s
+        now_s = time.monotonic()
+        written_ns = safe_read.changed_ns(self.run.paths.batch_log(self.run.id))
+        if written_ns != self.written_ns:
+            self.written_ns, self.stirred_s = written_ns, now_s
         is_quiet = now_s - self.stirred_s > STIRRED_S
         if now_s - self.asked_s < self.period_s * (IDLE if is_quiet else 1):
             return False
@@ -95,7 +86,7 @@ class Watch:
         self.shown = state.name
         is_reason = state.name in slurm.WAITING and state.reason not in ("", "None")
         reason = f" ({state.reason})" if is_reason else ""
-        self.say(f"job {self.job_id} {state.name}{reason}")
+        self.say(f"job {self.run.id} {state.name}{reason}")
 
 
 def noted_end(run: Run) -> Optional[slurm.State]:

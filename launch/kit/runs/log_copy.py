@@ -6,7 +6,6 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Callable, Optional, TypeVar, Union
 
@@ -38,7 +37,6 @@ class _Copy:
     ) -> None:
         self.run, self.job_id, self.write, self.lines = run, job_id, write, lines
         self.read: dict[Path, int] = {}  # bytes of each log
-        self.batch_size = 0  # bytes that the batch script has written
 
     def _find_start(self, path: Path, file: IO[bytes]) -> bytes:
         """Find where to go on in a log; return what to say where its begin is not shown."""
@@ -181,8 +179,6 @@ class Tail(_Copy):
         try:
             with safe_read.opened(path) as file:
                 yield self._find_start(path, file)
-                if path == self.batch:
-                    self.batch_size = file.seek(0, os.SEEK_END)
                 start = self.read[path]
                 while data := log_files.read_at(file, start, log_files.PIECE):
                     end = self._end(path, data, last)
@@ -222,8 +218,6 @@ class OneLog(_Copy):
 
     def copy(self, last: bool = False) -> None:
         """Copy what is new. Raise OSError where it cannot be written."""
-        with suppress(OSError):
-            self.batch_size = os.stat(self.run.batch_log(self.job_id)).st_size
         for path in self.choice.files(self.run, self.job_id):
             if self.read and path not in self.read:  # another attempt
                 name = printable(str(path.relative_to(self.run.logs(self.job_id))))
