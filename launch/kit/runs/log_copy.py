@@ -57,6 +57,28 @@ class _Copy:
         said = f"kit: the last of {printable(path.name)}; the earlier lines: kit logs\n"
         return said.encode()
 
+    def _new(self, path: Path, *, last: bool) -> Iterator[bytes]:
+        """Yield what is to be shown of what is new in a log."""
+        try:
+            with safe_read.opened(path) as file:
+                yield self._find_start(path, file)
+                while data := log_files.read_at(file, self.read[path], log_files.PIECE):
+                    end = self._end(path, data, last=last)
+                    if not end:
+                        break
+                    self.read[path] += end
+                    yield self._shown(path, data[:end], last=last)
+        except OSError:
+            return  # not there yet, or a shared file system's hiccup: the next round reads it
+
+    def _end(self, path: Path, data: bytes, *, last: bool) -> int:
+        """Return how much of a log's data to show now."""
+        return len(data)
+
+    def _shown(self, path: Path, data: bytes, *, last: bool) -> bytes:
+        """Return what to show of data that is shown now."""
+        return data
+
 
 class Tail(_Copy):
     """Copy whole lines from the logs of batch script and nodes, a common refusal only once."""
@@ -77,18 +99,18 @@ class Tail(_Copy):
         """Copy what is new; the last time, an unfinished line, too."""
         attempts = self.run.attempts(self.job_id)
         if not last:
-            self._copy(self.batch, last)
+            self._copy(self.batch)
         for attempt in attempts:
             is_over = attempt != attempts[-1]
             if is_over and not last and self._is_long_over(attempt):
                 continue  # 250 nodes' logs of each; the end shows what comes late
             for path in self.run.node_logs(self.job_id, attempt):
-                self._copy(path, last or is_over)
+                self._copy(path, last=last or is_over)
                 if held_back := self.filters.get(path):
                     self._write(held_back.rest(None)[0] if is_over else held_back.overdue())
         if last:  # what the batch script says of the end comes last
             self._write_last_words()
-            self._copy(self.batch, last)
+            self._copy(self.batch, last=True)
         self._write_refusals(last)
         self.lines = None  # of a log that begins later, all
 
@@ -120,7 +142,9 @@ class Tail(_Copy):
                     self.said += line  # what other nodes say of it later is dropped
                 del self.held[words]
 
-    def _filtered(self, path: Path, data: bytes) -> bytes:
+    def _shown(self, path: Path, data: bytes, *, last: bool) -> bytes:
+        if last and len(data) < log_files.PIECE and not data.endswith(b"\n"):
+            data += b"\n"  # it is cut off
         if path == self.batch:
             self.said = (self.said + data)[-FIRST:]
             return _STAND_IN.sub(b"", data)
@@ -169,31 +193,13 @@ class Tail(_Copy):
             self.refused[node] = (size, words)
         return self.refused[node][1]
 
-    def _copy(self, path: Path, last: bool) -> None:
+    def _copy(self, path: Path, *, last: bool = False) -> None:
         """Copy the new lines of one log. Raise OSError where they cannot be written."""
-        for data in self._new(path, last):
+        for data in self._new(path, last=last):
             self._write(data)
 
-    def _new(self, path: Path, last: bool) -> Iterator[bytes]:
-        """Yield what is to be shown of the new lines of one log."""
-        try:
-            with safe_read.opened(path) as file:
-                yield self._find_start(path, file)
-                start = self.read[path]
-                while data := log_files.read_at(file, start, log_files.PIECE):
-                    end = self._end(path, data, last)
-                    if not end:
-                        break
-                    start += end
-                    self.read[path] = start
-                    is_cut_off = last and len(data) < log_files.PIECE and not data.endswith(b"\n")
-                    data = data[:end] + b"\n" * is_cut_off
-                    yield self._filtered(path, data)
-        except OSError:
-            return  # not there yet, or a shared file system's hiccup: the next round reads it
-
-    def _end(self, path: Path, data: bytes, last: bool) -> int:
-        """Return how much of a log's data to write now: whole lines, at the end everything."""
+    def _end(self, path: Path, data: bytes, *, last: bool) -> int:
+        """Return how much of a log's data to show now: whole lines, at the end everything."""
         if last:
             return len(data)
         is_long = len(data) == log_files.PIECE and b"\n" not in data  # a line longer than a piece
@@ -205,12 +211,7 @@ class OneLog(_Copy):
     """Copy the log of one rank or one node as it is, with what has no newline yet."""
 
     def __init__(
-        self,
-        run: RunPaths,
-        job_id: str,
-        write: Write,
-        choice: LogChoice,
-        lines: Optional[int] = None,
+        self, run: RunPaths, job_id: str, write: Write, choice: LogChoice, lines: Optional[int]
     ) -> None:
         super().__init__(run, job_id, write, lines)
         self.choice = choice
@@ -223,24 +224,12 @@ class OneLog(_Copy):
                 name = printable(str(path.relative_to(self.run.logs(self.job_id))))
                 self._end_line()
                 self.write(f"==> {name} <==\n".encode())
-            for data in self._new(path):
+            for data in filter(None, self._new(path, last=last)):
                 self.write(data)
                 self.end = data[-1:]
         self.lines = None
         if last:
             self._end_line()
-
-    def _new(self, path: Path) -> Iterator[bytes]:
-        """Yield what is new in a log."""
-        try:
-            with safe_read.opened(path) as file:
-                if said := self._find_start(path, file):
-                    yield said
-                while data := log_files.read_at(file, self.read[path], log_files.PIECE):
-                    self.read[path] += len(data)
-                    yield data
-        except OSError:
-            return  # as in Tail
 
     def _end_line(self) -> None:
         if self.end != b"\n":
