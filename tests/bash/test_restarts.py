@@ -71,7 +71,7 @@ def test_where_no_folder_can_be_made_the_logs_of_all_attempts_stand_in_the_same_
     assert logs(run)["rank0.out"] == "attempt 1\nattempt 2\n"
     assert logs(run, 3)["rank0.out"] == "attempt 3\n"
     paths = RunPaths(run)
-    assert log_files.files(paths, str(JOB_ID))[1:] == [paths.node_log(str(JOB_ID), attempt, "local0") for attempt in (1, 3)]
+    assert log_files.LogChoice().files(paths, str(JOB_ID)) == [paths.node_log(str(JOB_ID), attempt, "local0") for attempt in (1, 3)]
 
 
 def test_a_run_that_is_not_started_again_has_its_logs_where_they_always_were(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from kit.api.handle import RunHandle
 from kit.diagnose.hang import hang, report
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, history, log_copy, log_files
-from kit.runs.log_choice import LogChoice, has_ranks
+from kit.runs.log_files import LogChoice, has_ranks
 
 import event_lines
 from plans import noted_run

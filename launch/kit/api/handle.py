@@ -15,7 +15,7 @@ from kit.files import safe_read
 from kit.runs import array_status, asking, cancelling, job_watch, log_files, lookup, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
-from kit.runs.log_choice import LogChoice
+from kit.runs.log_files import LogChoice
 
 
 @dataclass(frozen=True)

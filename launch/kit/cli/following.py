@@ -16,8 +16,8 @@ from kit.cli import messages
 from kit.runs import job_chain, job_watch, log_copy, secret_file, status
 from kit.runs.history import Run
 from kit.runs.job_watch import Watch
-from kit.runs.log_choice import LogChoice
 from kit.runs.log_copy import OneLog, Tail
+from kit.runs.log_files import LogChoice
 from kit.slurm import task_numbers
 
 

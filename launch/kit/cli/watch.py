@@ -21,7 +21,6 @@ from kit.runs import (
     array_status,
     history,
     job_watch,
-    log_choice,
     log_files,
     log_outcome,
     lookup,
@@ -30,7 +29,7 @@ from kit.runs import (
 from kit.runs import status as states
 from kit.runs.history import Run
 from kit.runs.job_status import OWN, Status
-from kit.runs.log_choice import LogChoice
+from kit.runs.log_files import LogChoice
 
 _USUAL = ", ".join(completion.STATES)
 NONE_HERE = "no run of this folder in the last day; see kit runs, or kit status --all"
@@ -228,7 +227,7 @@ def _follow(run: Run, choice: LogChoice, lines: Optional[int]) -> None:
 
 def _nothing(run: Run, tasks: list[Run], choice: LogChoice) -> KitError:
     """Return the error for a run without a log of this choice. Its `tasks` are those chosen."""
-    if choice.errors and not any(log_choice.has_ranks(run.paths, each.id) for each in tasks):
+    if choice.errors and not any(log_files.has_ranks(run.paths, each.id) for each in tasks):
         return KitError(f"no rank of {run} began", f"see: kit why {run.id}")
     folder = run.paths.logs(tasks[0].id) if len(tasks) == 1 else run.paths.log
     where = f" in attempt {choice.attempt}" if choice.attempt else ""

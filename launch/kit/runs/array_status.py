@@ -15,7 +15,7 @@ from kit.base.formats import first, spans
 from kit.runs import history, job_chain, job_status, log_outcome, lookup, run_dir, usage
 from kit.runs.history import Run
 from kit.runs.job_status import Status
-from kit.runs.log_choice import LogChoice
+from kit.runs.log_files import LogChoice
 from kit.slurm import task_numbers
 
 

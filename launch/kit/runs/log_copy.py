@@ -14,7 +14,7 @@ from kit.base.table import printable
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, last_words, log_files
-from kit.runs.log_choice import LogChoice
+from kit.runs.log_files import LogChoice
 
 Ended = TypeVar("Ended")
 Write = Callable[[bytes], object]

@@ -16,7 +16,7 @@ from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
 from kit.diagnose.why.verdict import Finding
 from kit.files import safe_read
-from kit.runs import events, log_files
+from kit.runs import events
 from kit.runs.events import Failed
 from kit.runs.history import Run
 
@@ -95,7 +95,8 @@ def removed_logs(run: Run) -> Iterator[str]:
 
 def silence_until_now(evidence: Evidence) -> Iterator[str]:
     """Yield since when the ranks of a run that may go on have said nothing."""
-    _, *logs = log_files.files(evidence.paths, evidence.job_id)
+    run, job_id = evidence.paths, evidence.job_id
+    logs = (log for attempt in run.attempts(job_id) for log in run.node_logs(job_id, attempt))
     last_ns = max(map(safe_read.changed_ns, logs), default=0)
     if last_ns and events.last(evidence.of_batch, "ranks_started"):
         what = f"its ranks have printed nothing for {formats.duration(time.time() - last_ns / 1e9)}"
