@@ -171,7 +171,7 @@ def test_a_job_that_goes_on_for_a_preempted_one_waits_from_the_end_of_that(logs:
     edit(tmp_path / "run/log/4/events/batch.jsonl", r'"t": [\d.]+(, .*"ends")', rf'"t": {START - 3:.6f}\1')
     (tmp_path / "run/log/4/continued-by").write_text("5\n")
     history.add(history.Run("4", str(tmp_path / "run"), "digits", "3x2", START - 100))
-    found = timeline.of_run("digits", None)
+    found = timeline.of_run("digits", None, None)
     assert found.title == "digits (5)" and found.nodes[0].length("queue") == pytest.approx(3)
 
 

@@ -15,7 +15,6 @@ from kit.cli import completion, messages, run_views
 from kit.cli.app import EXPLAIN, command
 from kit.cli.options import Json, LastRun, OneRun, RunningRun, Svg, Task, argument, flag, option
 from kit.files import typed_json
-from kit.runs import array_status
 from kit.runs import diff as differences
 from kit.runs.rerun import folder_of
 
@@ -28,7 +27,7 @@ def why(run: LastRun = None, task: Task = None, as_json: Json = False) -> None:
     """Explain why a run failed: first failing rank, likely cause, suggested fix."""
     from kit.diagnose.why import report
 
-    found = report.why(array_status.name(run, task))
+    found = report.why(run, task)
     if as_json:
         of_failure = {name: getattr(found, name) for name in OF_FAILURE}
         print(messages.json_text({**run_views.run_json(found.run), **of_failure}))
@@ -51,7 +50,7 @@ def timeline(
     from kit.diagnose.timeline import chart
     from kit.diagnose.timeline import timeline as times
 
-    found = times.of_run(array_status.name(run, task), attempt)
+    found = times.of_run(run, task, attempt)
     if as_json:
         print(messages.json_text(typed_json.plain(found)))
     else:
@@ -86,8 +85,7 @@ def hang(
     from kit.diagnose.hang import hang as stacks
     from kit.diagnose.hang import report
 
-    word = array_status.name(run, task, live=True)
-    ranks = stacks.find_ranks(word, full=full, pause=pause)
+    ranks = stacks.find_ranks(run, task, full=full, pause=pause)
     if as_json:
         print(messages.json_text(report.as_json(ranks)))
     else:

@@ -29,14 +29,6 @@ def find(
     return run, number
 
 
-def name(word: Optional[str], number: Optional[int], *, live: bool = False) -> Optional[str]:
-    """Return the word for a run; with a number, the id of its task: 12_3."""
-    if number is None:
-        return word
-    run, number = find(word, number, live=live)
-    return chosen(run, number)[0].id if run.id else word
-
-
 def check_task(run: Run, number: Optional[int]) -> None:
     """Raise UsageError if a task is named that the run does not have."""
     if number is None:
@@ -91,10 +83,10 @@ def logs(run: Run, wanted: Optional[int], choice: LogChoice) -> list[Path]:
     return [path for item in tasks for path in choice.files(run.paths, item.id)]
 
 
-def single(word: Optional[str]) -> Run:
+def single(word: Optional[str], number: Optional[int] = None) -> Run:
     """Return a run that is not an array, or one task of an array: 12_3."""
-    run, wanted = find(word, None)
-    if wanted is None and run.array:
+    run, wanted = find(word, number)
+    if run.array and (wanted is None or not run.id):
         raise NotSingle(run)
     return chosen(run, wanted)[0]
 

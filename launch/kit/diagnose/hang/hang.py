@@ -52,15 +52,17 @@ class Ranks:
         return self.run.paths.own_code(self.plan.program.workdir)
 
 
-def find_ranks(word: Optional[str], *, full: bool, pause: bool) -> Ranks:
+def find_ranks(
+    word: Optional[str], task: Optional[int] = None, *, full: bool, pause: bool
+) -> Ranks:
     """Return where the ranks are. Raise KitError if the run is not running, and nothing was kept.
 
     `full` looks at all children of the ranks, `pause` lets py-spy pause each process.
     """
-    if word is None:
+    if word is None and task is None:
         found = _running_here()
     else:
-        found = status.of_task(*array_status.find(word, None, live=True))
+        found = status.of_task(*array_status.find(word, task, live=True))
     run = found.run
     if found.state != "RUNNING" and (last := kept(run)):
         return last

@@ -153,9 +153,9 @@ def _offset(node: Moments, batch: dict[str, float]) -> float:
     return ahead if ahead > 0 else min(most)
 
 
-def of_run(word: Optional[str], number: Optional[int]) -> Timeline:
+def of_run(word: Optional[str], task: Optional[int], number: Optional[int]) -> Timeline:
     """Return the timeline of a run, which a job id, a run directory or a name tells."""
-    run = array_status.single(word)
+    run = array_status.single(word, task)
     attempt = moments.read(run.paths.logs(run.id), number)
     retried = f", attempt {attempt.number} of {attempt.of}" if attempt.of > 1 else ""
     submitted = None if run.local else _submitted(run)

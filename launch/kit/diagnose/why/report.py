@@ -54,9 +54,9 @@ class Report:
         return blame.outcome(self.first) if self.first else ""
 
 
-def why(word: Optional[str]) -> Report:
+def why(word: Optional[str], task: Optional[int] = None) -> Report:
     """Return why the run failed that `word` names: a job id, a name, or a run directory."""
-    run = _find(word)
+    run = _find(word, task)
     folder = Path(run.folder)
     record = run_dir.load_sound(folder)
     job_id = job_chain.last_job(run.folder, run.id or job_of(folder, record))
@@ -76,16 +76,16 @@ def why(word: Optional[str]) -> Report:
     return _failed(run, state, evidence, weighed)
 
 
-def _find(word: Optional[str]) -> history.Run:
+def _find(word: Optional[str], task: Optional[int]) -> history.Run:
     """Return the run as every command finds it, or one whose directory came from elsewhere."""
     try:
-        return array_status.single(word)
+        return array_status.single(word, task)
     except array_status.NotSingle as error:
         if error.run.id:
             raise
         return replace(error.run, array="")  # submitted by hand: the newest log is explained
     except UsageError:
-        if word is None or not os.path.isfile(os.path.join(word, "run.json")):
+        if task is not None or word is None or not os.path.isfile(os.path.join(word, "run.json")):
             raise
     folder = Path(word).absolute()
     return replace(history.from_record(str(folder), run_dir.load_sound(folder)), array="")
