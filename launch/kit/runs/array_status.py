@@ -123,11 +123,11 @@ def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accou
     found = tuple(_query_task(item, queue, accounts or {}, gone) for item in runs)
     ends: dict[str, list[int]] = {}
     for number, item in zip(task_numbers.numbers(run.array), found):
-        if not item.active and item.state not in job_status.OWN:
+        if item.state in slurm.FINAL:
             ends.setdefault(item.state, []).append(number)
     noted = replace(run, ends={state: spans(numbers) for state, numbers in ends.items()})
     state, detail = _state(found), summary(found)
-    if not job_status.is_active(state) and state not in job_status.OWN:
+    if state in slurm.FINAL:
         used = history.measure(run, [item.run for item in found])
         noted = history.ended(replace(noted, usage=used), state, detail)
     elif noted != run:

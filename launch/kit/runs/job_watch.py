@@ -93,7 +93,7 @@ def noted_end(run: Run) -> Optional[slurm.State]:
     """Return how a job ended by its log, else by Slurm's accounts; None if they do not tell."""
     accounts = slurm.accounted([run.id.partition("_")[0]]) or {}
     found = job_status.query(run, {}, accounts)
-    if found.active or found.state in job_status.OWN:
+    if found.state not in slurm.FINAL:
         return None
     used = history.measure(run, [run])
     return slurm.State(found.state, "", used.exit_code or 0, used.nodes)

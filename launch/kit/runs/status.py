@@ -158,7 +158,7 @@ def _query_run(
     found = job_status.query(run, queue, accounts or {})
     if found.run != run:
         history.add(found.run)
-    if found.active or found.state == "LOST":
+    if found.state not in slurm.FINAL:
         return found
     ended = history.ended(found.run, found.state, found.detail, found.elapsed_s)
     return found._replace(run=ended)
