@@ -138,23 +138,20 @@ def arrived(noted: Run, job: slurm.Job) -> Run:
 def settle(run: Run) -> Run:
     """Return the run with its job, if Slurm has one in its folder.
 
-    Else `why` is `busy` or `unsure`, or empty if there is no job.
+    Else `why` is `unsure` where it may yet have one, and empty where there is no job.
     """
     if run.state or not run.is_unsettled:
         return run
     try:
         record = run_dir.load_sound(Path(run.folder))
         cluster = run.cluster or record.get("cluster", "")
-        found = _jobs(run, record)
-        if not found and not record.get("clusters") and _is_of_another_cluster(run, cluster):
-            return replace(run, why="unsure")
+        if found := _jobs(run, record):
+            return arrived(replace(run, cluster=cluster), found[0])
+        is_elsewhere = not record.get("clusters") and _is_of_another_cluster(run, cluster)
+        is_unsure = is_elsewhere or time.time() - run.created_s < SETTLE_S or _is_asking(run)
     except KitError:
-        return replace(run, why="unsure")
-    if found:
-        return arrived(replace(run, cluster=cluster), found[0])
-    return replace(
-        run, why="busy" if time.time() - run.created_s < SETTLE_S or _is_asking(run) else ""
-    )
+        is_unsure = True
+    return replace(run, why="unsure" if is_unsure else "")
 
 
 def _is_of_another_cluster(run: Run, cluster: str) -> bool:
