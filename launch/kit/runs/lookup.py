@@ -26,9 +26,9 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     folder = "" if word is None else os.path.abspath(word)
     if os.path.isdir(folder) and (noted := history.in_folder(folder)):
         return _fresh(noted)
-    known = history.noted()
     if word is None:
-        return _fresh(_last_or_raise(known))
+        return _fresh(_last_or_raise())
+    known = history.noted()
     if found := _of_directory(folder, known):
         return _fresh(found)
     number, _, cluster = word.partition(";")  # as --parsable prints the id of another cluster
@@ -119,8 +119,8 @@ def _names(run: Run) -> list[str]:
 
 def here() -> list[Run]:
     """Return the runs of the current folder of which no end is noted, the newest first."""
-    going_on = (run for run in reversed(history.noted()) if not run.state)
-    return list(_of_here(filter(_is_there, going_on)))
+    going_on = [run for run in history.noted() if not run.state]
+    return list(of_folder(going_on, everywhere=False))
 
 
 def to_name(command: str, runs: list[Run]) -> str:
@@ -131,17 +131,12 @@ def to_name(command: str, runs: list[Run]) -> str:
 
 
 def last_here() -> Optional[Run]:
-    """Return the last run of the current folder, if it has one."""
-    return _last(history.noted())
-
-
-def _last(known: list[Run]) -> Optional[Run]:
-    """Return the last run here; a shell counts only where no program ran.
+    """Return the last run of the current folder; a shell counts only where no program ran.
 
     Nobody asks for the logs of a shell, or why one failed.
     """
     found = None
-    for run in _of_here(filter(_is_there, reversed(known))):
+    for run in of_folder(history.noted(), everywhere=False):
         if not run.is_shell:
             return run
         found = found or run
@@ -174,11 +169,11 @@ def is_of(here: str, run: Run) -> bool:
     return os.path.realpath(workdir or "/") == here
 
 
-def _last_or_raise(known: list[Run]) -> Run:
+def _last_or_raise() -> Run:
     """Return the last run of the current folder. Raise UsageError if it has none."""
-    if run := _last(known):
+    if run := last_here():
         return run
-    if last := next(filter(_is_there, reversed(known)), None):
+    if last := next(of_folder(history.noted(), everywhere=True), None):
         example = f"{last.name}: {last.id or last.folder}"
         fix = f"name one, such as the last one of all, {example}; kit runs lists them"
         raise UsageError("no run belongs to this folder", fix)
