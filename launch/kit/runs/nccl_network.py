@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kit.base.formats import by_value
 from kit.base.table import printable
 from kit.files import safe_read
 from kit.runs.events import Event
@@ -59,10 +60,8 @@ def read(place: Path, found: list[Event]) -> NcclNetwork:
 
 def _lacks(noted: dict[str, Event]) -> str:
     """Return what containers lack, and on which nodes."""
-    nodes: dict[str, list[str]] = {}
-    for node, event in noted.items():
-        if lacks := event.text("lacks"):
-            nodes.setdefault(printable(lacks)[:200], []).append(printable(node))
+    lacks = {printable(node): event.text("lacks") for node, event in noted.items()}
+    nodes = by_value({node: printable(words)[:200] for node, words in lacks.items() if words})
     parts = (f"{hostlist.fold(names)}: {words}" for words, names in sorted(nodes.items()))
     return f"missing in the container on {', '.join(parts)}"
 
