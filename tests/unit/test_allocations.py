@@ -136,7 +136,8 @@ def test_a_job_that_slurm_ended_says_so_with_the_shells_code(allocated: shell.Al
     [("CANCELLED", False, "CANCELLED"), ("FAILED", False, "FAILED"), (None, False, "FAILED"), ("RUNNING", True, "CANCELLED")],
 )
 def test_slurms_word_for_the_end_is_noted(state: str | None, hung_up: bool, ends: str, allocated: shell.Allocated, fake_slurm: Slurm) -> None:
-    allocated.job_id, allocated.hung_up = "5", hung_up
+    allocated.note("5")
+    allocated.hung_up = hung_up
     if state:
         fake_slurm.job("5", state, folder=str(allocated.run))
     assert allocated._state(1) == ends

@@ -213,9 +213,7 @@ class Allocated(Session):
         end_s = time.monotonic() + 2
         with suppress(KitError), slurm.at(self.cluster):
             while code and not self.hung_up and time.monotonic() < end_s:
-                found = slurm.state(
-                    self.job_id, lambda folder: slurm.same_folder(folder, str(self.run))
-                )
+                found = slurm.state(self.job_id, self.noted.works_in)
                 if found is None or not found.active:
                     return found.name if found else "FAILED"
                 time.sleep(0.2)
