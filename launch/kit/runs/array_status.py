@@ -155,17 +155,10 @@ def _with_all_tasks(run: Run, queue: job_status.Queue) -> Run:
 def summary(found: tuple[Status, ...]) -> str:
     """array of 10: 3 running, 5 completed, 2 failed"""
     counts = Counter(item.state for item in found)
-    order = sorted(
-        counts,
-        key=lambda state: (
-            state != "RUNNING",
-            state != "PENDING",
-            not job_status.is_active(state),
-            state != "COMPLETED",
-            state,
-        ),
-    )
-    parts = ", ".join(f"{counts[state]} {state.lower()}" for state in order)
+    places = {"RUNNING": 0, "PENDING": 1, "COMPLETED": 3}
+    order = {state: places.get(state, 2 if job_status.is_active(state) else 4) for state in counts}
+    states = sorted(counts, key=lambda state: (order[state], state))
+    parts = ", ".join(f"{counts[state]} {state.lower()}" for state in states)
     return f"array of {len(found)}: {parts}"
 
 
@@ -189,13 +182,8 @@ def _state(found: tuple[Status, ...]) -> str:
     counts = Counter(item.state for item in found)
     # One that was cancelled hides no worse end.
     weights = {"RUNNING": 0, "LOST": 2, "FAILED": 3, "CANCELLED": 5, "COMPLETED": 6}
-    return min(
-        counts,
-        key=lambda state: (
-            1 if job_status.is_active(state) and state != "RUNNING" else weights.get(state, 4),
-            -counts[state],
-        ),
-    )
+    order = {state: weights.get(state, 1 if job_status.is_active(state) else 4) for state in counts}
+    return min(counts, key=lambda state: (order[state], -counts[state]))
 
 
 def task(shown: Status, which: Optional[int]) -> Status:
