@@ -207,7 +207,6 @@ OWN = {
     ("secret_file.py", 'with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:'),
     ("secret_values.py", "for child in file.read_text().split():"),
     ("secret_values.py", 'while state.read_text().rpartition(")")[2].split()[0] not in "TZX":'),  # /proc
-    ("submit.py", 'if script in process.read_bytes().split(b"\\0"):'),
 }
 OPENS = re.compile(r"\bopen\(|\.read_text\(|\.read_bytes\(|\bjson\.load\(")
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -37,14 +38,15 @@ def _stat(process: int) -> list[str]:
 
 def find(job_id: str) -> list[int]:
     """Return the processes of a run: its batch script, and all others with that environment."""
-    number = job_id.partition("_")[0].encode()
-    found = []
-    for file in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            values = file.read_bytes().split(b"\0")
-            if b"SLURM_JOB_ID=" + number in values and b"KIT_LOOPBACK=1" in values:
-                found.append(int(file.parent.name))
-    return found
+    named = {b"SLURM_JOB_ID=" + job_id.partition("_")[0].encode(), b"KIT_LOOPBACK=1"}
+    return [process for process, values in read_all("environ") if named <= values]
+
+
+def read_all(file: str) -> Iterator[tuple[int, set[bytes]]]:
+    """Yield each process with what one of its files in proc(5) holds, which NUL separates."""
+    for path in Path("/proc").glob(f"[0-9]*/{file}"):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            yield int(path.parent.name), set(path.read_bytes().split(b"\0"))
 
 
 def batch_scripts(job_id: str) -> list[int]:

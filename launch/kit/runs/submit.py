@@ -178,11 +178,7 @@ def _jobs(run: Run, record: RunRecord) -> list[slurm.Job]:
 def _is_asking(run: Run) -> bool:
     """Return whether an sbatch of this run still lives on this machine."""
     script = os.fsencode(run.paths.script)
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if script in process.read_bytes().split(b"\0"):
-                return True
-    return False
+    return any(script in words for _, words in local_processes.read_all("cmdline"))
 
 
 def give_up(run: Run) -> Optional[Run]:
