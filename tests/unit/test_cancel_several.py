@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kit.runs import cancel_note, history, run_dir
+from kit.runs import history, run_dir
 
 from far_side import Slurm
 from plans import noted_run, plan_of
@@ -28,13 +28,13 @@ def test_all_are_cancelled_by_one_look_at_the_queue(runs: None, fake_slurm: Slur
 
 def test_of_two_calls_at_one_moment_both_are_noted(tmp_path: Path) -> None:
     run_dir.write(plan_of(run_dir=str(tmp_path / "run")))
-    run = noted_run(tmp_path / "run", "sweep", 1, 1, "12", local=False, array="0-39")
+    run = tmp_path / "run"
     with ThreadPoolExecutor(8) as callers:
-        list(callers.map(lambda task: cancel_note.add(run, {f"12_{task}"}), range(40)))
+        list(callers.map(lambda task: run_dir.note_cancelled(run, {f"12_{task}"}), range(40)))
     assert len(run_dir.load(tmp_path / "run")["cancelled"]) == 40
     (tmp_path / "run/env.sh").unlink()
-    cancel_note.add(run, {"12"})
-    assert cancel_note.has(run)
+    run_dir.note_cancelled(run, {"12"})
+    assert run_dir.was_cancelled(run, "12_3")
 
 
 def test_each_is_answered_and_the_exit_code_is_the_worst(runs: None, fake_slurm: Slurm, kit_here) -> None:

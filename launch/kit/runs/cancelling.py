@@ -10,10 +10,10 @@ from kit import slurm
 from kit.base.errors import KitError
 from kit.runs import (
     array_status,
-    cancel_note,
     history,
     local_processes,
     lookup,
+    run_dir,
     secret_file,
     sharing,
     status,
@@ -85,7 +85,7 @@ def _cancel_jobs(run: Run, job_ids: set[str], number: Optional[int] = None) -> s
     with slurm.at(run.asked_of):
         for job_id in job_ids:
             slurm.cancel(job_id)
-        cancel_note.add(run, job_ids)
+        run_dir.note_cancelled(run.paths.folder, job_ids)
     if not run.is_exact:  # another job of this folder may still need them
         secret_file.forget(Path(run.folder), number)  # a job that waits would not do that itself
     return f"{run} is being cancelled"
@@ -93,7 +93,7 @@ def _cancel_jobs(run: Run, job_ids: set[str], number: Optional[int] = None) -> s
 
 def _end_here(run: Run) -> str:
     """End a run on this machine. Its kit notes the end, unless that was killed."""
-    cancel_note.add(run, [run.id])  # its kit says so when it ends
+    run_dir.note_cancelled(run.paths.folder, [run.id])  # its kit says so when it ends
     if not local_processes.cancel(run):
         fix = "end it in its terminal: Ctrl-C"
         raise KitError(f"{run} does not end: its kit is still there", fix)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from kit import slurm
-from kit.runs import cancel_note, log_outcome
+from kit.runs import log_outcome, run_dir
 from kit.runs.history import Run
 from kit.runs.usage import Usage
 from kit.slurm import numbers, reasons
@@ -94,7 +94,7 @@ def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
     if state == "FAILED" and not why and log_outcome.has_no_log(run):
         fix = "submit from a folder on a file system that every node sees"
         why = f"its nodes do not see {run.folder} (run-directory-missing): {fix}"
-    if not state and cancel_note.has(run):
+    if not state and run_dir.was_cancelled(run.paths.folder, run.id):
         return Status(run, "CANCELLED", "by kit cancel")
     elapsed_s = numbers.seconds(job.elapsed) if job else None
     if state:

@@ -16,15 +16,7 @@ from kit import slurm
 from kit.base import assets, signals
 from kit.base.errors import UsageError
 from kit.plan.plan import Plan
-from kit.runs import (
-    cancel_note,
-    history,
-    local_processes,
-    log_copy,
-    log_outcome,
-    run_dir,
-    secret_file,
-)
+from kit.runs import history, local_processes, log_copy, log_outcome, run_dir, secret_file
 from kit.runs.history import Run
 from kit.slurm import numbers, task_numbers
 
@@ -71,7 +63,7 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
 
 
 def _who_ended(run: Run, received: int) -> str:
-    if cancel_note.has(run):
+    if run_dir.was_cancelled(run.paths.folder, run.id):
         return "kit cancel"
     return "Ctrl-C" if received == signal.SIGINT else signal.Signals(received).name
 

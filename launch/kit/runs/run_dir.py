@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -19,7 +19,7 @@ from kit.base import assets
 from kit.base.errors import KitError, Problems, UsageError
 from kit.base.formats import DAY_S
 from kit.config import image_files, paths
-from kit.files import remove, replace, safe_read, typed_json
+from kit.files import locks, remove, replace, safe_read, typed_json
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
 from kit.plan.render import render
@@ -256,3 +256,21 @@ def update(run: Path, changes: RunRecord) -> None:
     """
     load(run)
     save(run, {**_content(run), **changes})
+
+
+def note_cancelled(run: Path, job_ids: Collection[str]) -> None:
+    """Note jobs that Slurm was told to cancel, beside those that other calls note at this moment.
+
+    Slurm forgets a job that never started within minutes, and no log tells how it ended.
+    """
+    # Not the record, which is replaced, nor the folder: NFS gives locks only to writers.
+    with locks.held(run / run_paths.ENV), contextlib.suppress(OSError, KitError):
+        # On a full disk this fails: then the run is called lost later.
+        cancelled = {*load(run).get("cancelled", ()), *job_ids}
+        update(run, {"cancelled": tuple(sorted(cancelled))})
+
+
+def was_cancelled(run: Path, job_id: str) -> bool:
+    """Return whether kit had Slurm cancel the job, the task, or all tasks of its array."""
+    cancelled = read_record(run).get("cancelled", ())
+    return bool(job_id) and (job_id in cancelled or job_id.partition("_")[0] in cancelled)

@@ -8,7 +8,7 @@ from typing import Optional
 from kit.diagnose.why.cause import Cause, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.verdict import CAUSE_NOTED, Finding
-from kit.runs import cancel_note, events
+from kit.runs import events, run_dir
 from kit.runs.events import Failed
 from kit.runs.history import Run
 
@@ -37,7 +37,7 @@ def canceller(run: Run) -> str:
     """Return who cancelled a run, as far as kit knows: kit cancel, Ctrl-C."""
     if run.why.startswith(BY_KIT):
         return run.why[len(BY_KIT) :]
-    return "kit cancel" if cancel_note.has(run) else ""
+    return "kit cancel" if run_dir.was_cancelled(run.paths.folder, run.id) else ""
 
 
 def name_canceller(cause: Cause, run: Run) -> Cause:
