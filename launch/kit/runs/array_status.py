@@ -118,7 +118,7 @@ def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accou
     runs = split(run)
     # Slurm keeps no record of a task that is cancelled while the array waits.
     gone = accounts is not None and any(
-        job_status.queued(item, queue) or _log(item).exists() for item in runs
+        job_status.queued(item, queue) or item.paths.batch_log(item.id).exists() for item in runs
     )
     found = tuple(_query_task(item, queue, accounts or {}, gone) for item in runs)
     ends: dict[str, list[int]] = {}
@@ -168,13 +168,9 @@ def _query_task(
     if run.state:
         return Status(run, run.state)
     found = job_status.query(run, queue, accounts)
-    if found.state == "LOST" and gone and not _log(run).exists():
+    if found.state == "LOST" and gone and not run.paths.batch_log(run.id).exists():
         return Status(run, "CANCELLED", "before it started")
     return found
-
-
-def _log(run: Run) -> Path:
-    return run.paths.batch_log(run.id)
 
 
 def _state(found: tuple[Status, ...]) -> str:
