@@ -36,23 +36,32 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
     srun gives them ten seconds to end. Whatever ends the scripts, no rank outlives them.
     """
     tail = log_copy.Tail(noted.paths, noted.id, write)
-    stopper = _Stopper()
-    taken = signals.handled(stopper.receive, *signals.ending())
+    process: Optional[subprocess.Popen[bytes]] = None
+    received: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        received.append(number)
+        if process:
+            _stop(process)
+
+    taken = signals.handled(stop, *signals.ending())
     with noted.paths.batch_log(noted.id).open("wb") as log, taken:
         try:
-            process = stopper.process = _start(plan, noted, log)
+            process = _start(plan, noted, log)
             limit = _Limit(plan, noted, process, log)
-            if stopper.received:
+            if received:  # while it was started
                 _stop(process)
             code = log_copy.until(tail, limit.ended)
         finally:
-            stopper.end()
+            if process:
+                _stop(process)
+                process.wait()
             # As Slurm does: the scripts may have been killed, or have given up on ranks that go on.
             local_processes.end(noted.id)
-    code = signals.shell_code(-stopper.received[0] if stopper.received else code)
+    code = signals.shell_code(-received[0] if received else code)
     said, why = log_outcome.read(noted)
-    if stopper.received:
-        state, why = "CANCELLED", f"by {_who_ended(noted, stopper.received[0])}"
+    if received:
+        state, why = "CANCELLED", f"by {_who_ended(noted, received[0])}"
     elif code:
         state = "TIMEOUT" if limit.is_over or said == "TIMEOUT" else "FAILED"
         why = why or f"exit code {code}"
@@ -79,24 +88,6 @@ def _start(plan: Plan, noted: Run, log: IO[bytes]) -> subprocess.Popen[bytes]:
         # A session of its own: the terminal's Ctrl-C comes to kit, and is passed on once.
         start_new_session=True,
     )
-
-
-class _Stopper:
-    """Pass on a signal to kit as TERM, even one that comes while the scripts are started."""
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self.process: Optional[subprocess.Popen[bytes]] = None
-
-    def receive(self, number: int, _frame: object) -> None:
-        self.received.append(number)
-        if self.process and self.process.poll() is None:
-            _stop(self.process)
-
-    def end(self) -> None:
-        if self.process and self.process.poll() is None:
-            _stop(self.process)
-            self.process.wait()
 
 
 class _Limit:
@@ -143,8 +134,10 @@ def new_id(task: Optional[int]) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
+    """Have a batch script and what it started end, unless it has ended."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 def environment(plan: Plan, job_id: str) -> dict[str, str]:
