@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 import pytest
 from kit.diagnose.why import report
-from kit.runs import events, history, log_outcome
+from kit.runs import events, history, job_status
 from running import SCRIPTS, TAG, stub, until
 from test_endings import READY, WAIT, begin, job
 from test_run_script import JOB_ID, NOWHERE, run_dir
@@ -44,7 +44,7 @@ def reword(run: Path) -> None:
 
 def told(run: Path, code: int) -> Told:
     """What kit says of a run that has ended with this code."""
-    state, why = log_outcome.read(history.Run(str(JOB_ID), str(run), "x", "2x1", time.time()))
+    state, why = job_status.by_log(history.Run(str(JOB_ID), str(run), "x", "2x1", time.time()))
     found = report.why(str(run))
     failed = [each.rank for each in events.failed_ranks(events.read(run / f"log/{JOB_ID}"))]
     return Told(code, (state or found.state, bool(why)), found.first.rank if found.first else None, found.cause, failed)

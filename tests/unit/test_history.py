@@ -20,7 +20,7 @@ from kit.base import formats, redact
 from kit.base.errors import UsageError
 from kit.cli import run_views
 from kit.files import typed_json
-from kit.runs import array_status, history, job_chain, job_status, local, log_files, log_outcome, lookup, status
+from kit.runs import array_status, history, job_chain, job_status, local, log_files, lookup, status
 from kit.runs.run_record import RunRecord
 
 import event_lines
@@ -284,9 +284,9 @@ def test_how_a_run_ended_is_told_by_its_last_attempt(tmp_path: Path) -> None:
     event_lines.add(logs, "batch", "start", attempt=1, node="node1")
     event_lines.add(logs, "batch", "blamed", attempt=1, node="node1", problem="of the first attempt")
     event_lines.add(logs, "batch", "start", attempt=2, node="node1")
-    assert log_outcome.read(run) == ("", "")
+    assert job_status.by_log(run) == ("", "")
     event_lines.add(logs, "batch", "blamed", attempt=2, node="node1", problem="of the second attempt")
-    assert log_outcome.read(run) == ("FAILED", "node1: of the second attempt")
+    assert job_status.by_log(run) == ("FAILED", "node1: of the second attempt")
 
 
 def test_runs_of_this_machine_that_start_in_one_millisecond_have_different_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,9 @@ from kit.files import safe_read
 from kit.runs import (
     array_status,
     history,
+    job_status,
     job_watch,
     log_files,
-    log_outcome,
     lookup,
     sharing,
 )
@@ -232,7 +232,7 @@ def _nothing(run: Run, tasks: list[Run], choice: LogChoice) -> KitError:
     folder = run.paths.logs(tasks[0].id) if len(tasks) == 1 else run.paths.log
     where = f" in attempt {choice.attempt}" if choice.attempt else ""
     what = "failed rank" if choice.errors else _missing(tasks[0], choice.rank, choice.node)
-    yet = "" if choice.errors or tasks[0].state or log_outcome.read(tasks[0])[0] else " yet"
+    yet = "" if choice.errors or tasks[0].state or job_status.by_log(tasks[0])[0] else " yet"
     fix = f"to see what it has: ls {messages.typed(folder)}"
     return KitError(f"{run} has no {what}{where}{yet}", fix)
 

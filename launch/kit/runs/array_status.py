@@ -12,7 +12,7 @@ from typing import Optional
 from kit import slurm
 from kit.base.errors import UsageError
 from kit.base.formats import first, spans
-from kit.runs import history, job_chain, job_status, log_outcome, lookup, run_dir, usage
+from kit.runs import history, job_chain, job_status, lookup, run_dir, usage
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_files import LogChoice
@@ -102,7 +102,7 @@ class NotSingle(UsageError):
 def _tasks_to_name(run: Run) -> str:
     """Return the fix where one task is wanted: those that ended badly, as far as that is known."""
     found = split(run)
-    states = [item.state or log_outcome.read(item)[0] for item in found]
+    states = [item.state or job_status.by_log(item)[0] for item in found]
     bad = [item.id for item, state in zip(found, states) if state not in ("", "COMPLETED")]
     if not bad:
         return f"name one of its tasks, as in {found[0].id}"
@@ -203,7 +203,7 @@ def measured(tasks: tuple[Status, ...]) -> tuple[Status, ...]:
 
 def failure(task: Status) -> str:
     """Return why a task waits or failed, for which its log is read."""
-    return task.detail or (log_outcome.read(task.run)[1] if task.state == "FAILED" else "")
+    return task.detail or (job_status.by_log(task.run)[1] if task.state == "FAILED" else "")
 
 
 def tasks(shown: Status) -> tuple[Status, ...]:

@@ -16,7 +16,7 @@ from kit import slurm
 from kit.base import assets, signals
 from kit.base.errors import UsageError
 from kit.plan.plan import Plan
-from kit.runs import history, local_processes, log_copy, log_outcome, run_dir, secret_file
+from kit.runs import history, job_status, local_processes, log_copy, run_dir, secret_file
 from kit.runs.history import Run
 from kit.slurm import numbers, task_numbers
 
@@ -59,7 +59,7 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
             # As Slurm does: the scripts may have been killed, or have given up on ranks that go on.
             local_processes.end(noted.id)
     code = signals.shell_code(-received[0] if received else code)
-    said, why = log_outcome.read(noted)
+    said, why = job_status.by_log(noted)
     if received:
         state, why = "CANCELLED", f"by {_who_ended(noted, received[0])}"
     elif code:

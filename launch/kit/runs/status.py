@@ -19,7 +19,6 @@ from kit.runs import (
     history,
     job_status,
     local_processes,
-    log_outcome,
     run_dir,
     run_record,
     secret_file,
@@ -182,7 +181,7 @@ def _local(run: Run) -> Status:
     last = history.in_folder(run.folder)
     if last and last.state and (last.id, last.created_s) == (run.id, run.created_s):
         return Status(last, last.state, last.why)
-    state, why = log_outcome.read(run)
+    state, why = job_status.by_log(run)
     if state:
         return Status(history.ended(run, state, why), state, why)
     secret_file.forget(Path(run.folder))

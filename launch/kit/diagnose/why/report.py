@@ -15,7 +15,7 @@ from kit.diagnose.why import blame, facts, run_state, verdict, wording
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Findings
-from kit.runs import array_status, events, history, job_chain, job_status, log_outcome, run_dir
+from kit.runs import array_status, events, history, job_chain, job_status, run_dir
 from kit.runs.events import Failed
 from kit.runs.local_processes import has_kit
 
@@ -137,7 +137,7 @@ def _failed(run: history.Run, state: str, evidence: Evidence, weighed: Findings)
     if state in ("CANCELLED", "TIMEOUT") and not first:
         head += wording.silence_before_the_end(evidence)
     by_slurm = run_state.explain(state, found)
-    if state == "FAILED" and not first and not found and log_outcome.has_no_log(run):
+    if state == "FAILED" and not first and not found and job_status.has_no_log(run):
         if run.usage and run.usage.nodes:  # known by a log that was there at its end
             return Report(run, state, (head[0], *wording.removed_logs(run)))
         by_slurm = CAUSE_NAMED["run-directory-missing"]
