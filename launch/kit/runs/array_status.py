@@ -12,7 +12,7 @@ from typing import Optional
 from kit import slurm
 from kit.base.errors import UsageError
 from kit.base.formats import first, spans
-from kit.runs import history, job_chain, job_status, lookup, run_dir, usage
+from kit.runs import history, job_chain, job_status, lookup, usage
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_files import LogChoice
@@ -194,10 +194,8 @@ def measured(tasks: tuple[Status, ...]) -> tuple[Status, ...]:
 
     The history has that of the whole array alone.
     """
-    run = tasks[0].run
-    gpus = run_dir.recorded_plan(run.paths.folder).layout.gpus_per_node
     ended = {each.run.id: each.elapsed_s for each in tasks if each.run.id and not each.active}
-    used = dict(zip(ended, usage.of_jobs(run.paths, ended.items(), gpus)))
+    used = dict(zip(ended, usage.of_jobs(tasks[0].run.paths, ended.items())))
     return tuple(each.with_usage(used.get(each.run.id)) for each in tasks)
 
 

@@ -133,8 +133,7 @@ def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None
 
 def measure(run: Run, tasks: list[Run], elapsed_s: Optional[float] = None) -> Usage:
     """Return what a run used; of an array, what all of its tasks did."""
-    gpus = run_dir.recorded_plan(Path(run.folder)).layout.gpus_per_node
-    found = usage.of_jobs(run.paths, [(task.id, elapsed_s) for task in tasks], gpus)
+    found = usage.of_jobs(run.paths, [(task.id, elapsed_s) for task in tasks])
     return usage.total(found) if run.array else found[0]
 
 

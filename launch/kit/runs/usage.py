@@ -10,7 +10,7 @@ from typing import Optional
 from kit import slurm
 from kit.files import safe_read
 from kit.plan.run_paths import RunPaths
-from kit.runs import events, job_chain
+from kit.runs import events, job_chain, run_dir
 from kit.runs.events import Event
 from kit.slurm import hostlist
 
@@ -27,14 +27,13 @@ class Usage:
     gpu_hours: Optional[float] = None  # None where no GPUs were asked for
 
 
-def of_jobs(
-    run: RunPaths, jobs: Iterable[tuple[str, Optional[float]]], gpus_per_node: int
-) -> list[Usage]:
+def of_jobs(run: RunPaths, jobs: Iterable[tuple[str, Optional[float]]]) -> list[Usage]:
     """Return what each job, or task of an array, used, with the jobs that it went on for.
 
     Beside its id, a job has Slurm's time since its last start in seconds, for where a script was
     killed and noted no end.
     """
+    gpus_per_node = run_dir.recorded_plan(run.folder).layout.gpus_per_node
     begun: dict[str, list[str]] = {}
     for name in filter(slurm.ID.fullmatch, safe_read.names(run.log)):
         begun.setdefault(name.partition("_")[2], []).append(name)
