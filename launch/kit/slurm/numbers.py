@@ -18,10 +18,9 @@ def seconds(text: str) -> Optional[int]:
     if not is_time or (dash and not days.isdecimal()):
         return None
     numbers = [int(part) for part in parts]
-    if dash or len(numbers) == 3:
-        hours, minutes, secs = (*numbers, 0, 0)[:3]
-    else:
-        hours, (minutes, secs) = 0, (*numbers, 0)[:2]
+    if not dash and len(numbers) < 3:
+        numbers = [0, *numbers]  # it begins with the minutes
+    hours, minutes, secs = (*numbers, 0, 0)[:3]
     return int(days or 0) * DAY_S + hours * 3600 + minutes * 60 + secs
 
 
