@@ -81,7 +81,7 @@ def test_the_working_directory_can_be_written_below_a_folder_that_is_mounted_rea
     for folder in ("project/data", "data"):
         (tmp_path / folder).mkdir(parents=True)
     job = Job(mounts=tuple(map(mount, own)), workdir=str(tmp_path / "project"))
-    found = mounting.complete(job, str(tmp_path / "project/runs/a"), plugins.find("runtimes", "apptainer", ""), Problems(), is_dry=False).mounts
+    found = mounting.complete(job, str(tmp_path / "project/runs/a"), plugins.find("runtimes", "apptainer", ""), Problems()).mounts
     assert [each._replace(where="") for each in found if not each.target.endswith("/a")] == list(map(mount, order))
 
 
