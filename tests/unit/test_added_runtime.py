@@ -57,7 +57,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def chosen(image: Path) -> tuple[str, str]:
     problems = Problems()
     image.write_text("x")
-    found, why = runtimes.runtime(Job(image=str(image)), profiles.Cluster("generic"), problems, is_dry=False)
+    found, why = runtimes.runtime(Job(image=str(image)), profiles.Cluster("generic"), problems)
     problems.raise_if_any()
     assert found
     return found.name, why
