@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from kit.api.handle import RunHandle
 from kit.api.job_request import JobRequest, Use
-from kit.base.errors import KitError, UsageError, warn
+from kit.base.errors import KitError, KitWarning, UsageError, warn
 from kit.config import profiles
 from kit.config.job import Job
 from kit.config.yaml_source import Located
@@ -68,7 +69,8 @@ def submit(
     words = ["kit.submit", str(target), *request.arguments, *waits, repr(sorted(keys.items()))]
     run = submitting.earlier(plan, words)
     if run:
-        warn(f"kit: {submitting.not_again(run)}")
+        with suppress(KitWarning):  # where warnings are errors, the next call would submit it again
+            warn(f"kit: {submitting.not_again(run)}")
     else:
         plan = package_store.bring(plan)
         folder = run_dir.write(plan)
@@ -84,7 +86,8 @@ def _submitted(plan: Plan, folder: Path, options: list[str]) -> Run:
         return submitting.submit(plan, folder, options, noted.append)
     except BaseException:
         for run in noted:
-            warn(f"kit: submitted job {run.id} before that; to end it: kit cancel {run.id}")
+            with suppress(KitWarning):  # where warnings are errors
+                warn(f"kit: submitted job {run.id} before that; to end it: kit cancel {run.id}")
         raise
 
 
