@@ -207,6 +207,20 @@ def test_a_job_is_named_whose_submission_was_interrupted(tmp_path: Path, monkeyp
     assert kit.find().id == "1001"
 
 
+def test_a_handler_that_was_not_installed_from_python_is_left_alone(job: Path, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of R, which calls Python: Python cannot name it, nor put it back."""
+    calls: list[int] = []
+
+    def install(number: int, handler: object) -> object:
+        calls.append(number)
+        return None if number == signal.SIGINT else signal.SIG_DFL
+
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGINT else signal.SIG_DFL)
+    monkeypatch.setattr(signal, "signal", install)
+    assert kit.submit(job).id == "1001"
+    assert set(calls) == {signal.SIGTERM, signal.SIGHUP}
+
+
 def test_a_job_is_loaded_and_rendered_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
