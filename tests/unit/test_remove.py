@@ -64,7 +64,8 @@ def test_only_folders_of_kits_own_are_removed(language: str, tmp_path: Path) -> 
         assert (folder / "deep/er/file").read_text() == "x"
 
 
-def test_what_nobody_may_write_to_is_removed_and_another_folder_keeps_its_mode(tmp_path: Path) -> None:
+@pytest.mark.parametrize("language", COMMANDS)
+def test_what_nobody_may_write_to_is_removed_and_another_folder_keeps_its_mode(language: str, tmp_path: Path) -> None:
     own, other = tmp_path / "kit-0001", tmp_path / "mine"
     for folder in (own, other):
         (folder / "inner").mkdir(parents=True)
@@ -72,8 +73,9 @@ def test_what_nobody_may_write_to_is_removed_and_another_folder_keeps_its_mode(t
         (folder / "inner").chmod(0o555)
     # Root may write to any; root without its powers may not.
     shown = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
-    env = {**os.environ, "REMOVE": str(ROOT / "launch/scripts/lib/remove.sh")}
-    subprocess.run([*shown, *COMMANDS["bash"], NAME, str(own), str(other)], env=env, check=False, timeout=60)
+    env = {**os.environ, "REMOVE": str(ROOT / "launch/scripts/lib/remove.sh"), "PYTHONPATH": str(ROOT / "launch")}
+    command = [word.replace("remove.tree", "remove.closed_tree") for word in COMMANDS[language]]
+    subprocess.run([*shown, *command, NAME, str(own), str(other)], env=env, check=False, timeout=60)
     assert not own.exists()
     assert (other / "inner").stat().st_mode & 0o777 == 0o555
 

@@ -29,7 +29,18 @@ def tree(path: Path, name: str, mark: str = "") -> None:
         raise failures[0]
 
 
-def make_writable(folder: Path) -> None:
+def closed_tree(path: Path, name: str) -> None:
+    """Remove a folder or a file as `tree` does, with folders in it that are closed to their owner.
+
+    It is a folder that nobody else can write to: a link would be followed that came meanwhile.
+    """
+    check(path, name, mark="")
+    if path.is_dir():
+        _make_writable(path)
+    tree(path, name)
+
+
+def _make_writable(folder: Path) -> None:
     """Let this user remove what is in a folder, but for what belongs to another user.
 
     A program that is just ending may remove some of it meanwhile.

@@ -128,7 +128,7 @@ def _sweep(place: Place) -> bool:
     for left in place.folder.glob(f".*{PARTIAL}"):
         with suppress(OSError, KitError):
             if time.time() - left.lstat().st_mtime > ABANDONED_S:
-                remove.tree(left, _UNFINISHED)
+                remove.closed_tree(left, _UNFINISHED)
     return found
 
 
@@ -138,7 +138,7 @@ def _remove_unfinished(folder: Path, stem: str) -> bool:
     for left in folder.glob(f".{glob.escape(stem)}.*{PARTIAL}"):
         with suppress(KitError):  # it is a colleague's, or not kit's
             try:
-                remove.tree(left, _UNFINISHED)
+                remove.closed_tree(left, _UNFINISHED)
             except OSError:
                 is_gone = is_gone and not os.path.lexists(left)
     return is_gone
@@ -248,8 +248,7 @@ def work(folder: Path, stem: str) -> Iterator[Path]:
         yield made
     finally:
         with suppress(OSError, KitError):
-            remove.make_writable(made)
-            remove.tree(made, re.escape(made.name))
+            remove.closed_tree(made, re.escape(made.name))
 
 
 def publish(place: Place, origin: dict[str, Any]) -> dict[str, Any]:

@@ -62,8 +62,7 @@ def _here() -> str:
 def _remove(folder: Path) -> None:
     """Remove a build's folder. What a killed command gave to another id of this user's stays."""
     with suppress(OSError, KitError):
-        remove.make_writable(folder)
-        remove.tree(folder, _NAME)
+        remove.closed_tree(folder, _NAME)
 
 
 def source(folder: Path, name: str, config: Config, engine: str) -> Source:
