@@ -66,21 +66,18 @@ def _place(request: BuildRequest, name: str, digest: str) -> store.Place:
 
 def _refuse_conflicts(request: BuildRequest, is_image: bool) -> None:
     """Raise UsageError for options that do not go together, or not with an existing image."""
-    problem = fix = where = ""
-    if is_image and (where := request.options._replace(platform=None).given()):
+    if is_image and (given := request.options._replace(platform=None).given()):
         problem = f"{request.target} is an image already: nothing is built"
-        fix = "leave the options of the builder out"
-    elif request.locked and (is_image or request.to == "docker"):
-        problem, where = "only the file of a recipe can be compared with a record", "--locked"
-        fix = "leave it out"
-    elif request.locked and request.update:
-        problem, where = "a record's bases are not asked for again", "--locked, --update"
-        fix = "leave one of the two out"
-    elif is_image and request.to == "docker":
-        problem, where = f"{request.target} is an image already", "--to"
-        fix = "leave out --to docker, or name a recipe"
-    if problem:
-        raise UsageError(problem, fix, where=where)
+        raise UsageError(problem, "leave the options of the builder out", where=given)
+    if request.locked and (is_image or request.to == "docker"):
+        problem = "only the file of a recipe can be compared with a record"
+        raise UsageError(problem, "leave it out", where="--locked")
+    if request.locked and request.update:
+        problem = "a record's bases are not asked for again"
+        raise UsageError(problem, "leave one of the two out", where="--locked, --update")
+    if is_image and request.to == "docker":
+        problem = f"{request.target} is an image already"
+        raise UsageError(problem, "leave out --to docker, or name a recipe", where="--to")
 
 
 def _refuse_tokens(request: BuildRequest) -> None:
