@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -72,8 +71,7 @@ def _check(folder: Path, target: Path) -> None:
         raise KitError(f"{target} is there already", fix)
     if folder.resolve() in target.resolve().parents:
         raise UsageError(f"{target} would be in the folder that it packs", "name another place")
-    if not shutil.which("mksquashfs"):
-        raise KitError("mksquashfs, which packs folders, is not installed here", FIX)
+    packer.require("mksquashfs", "packs folders", FIX)
 
 
 def _name(partial: Path, target: Path) -> None:

@@ -117,6 +117,12 @@ def choose() -> Packer:
     raise KitError(problem, FIX)
 
 
+def require(program: str, purpose: str, fix: str) -> None:
+    """Raise KitError if a program is not installed; `purpose` says what it does here."""
+    if not shutil.which(program):
+        raise KitError(f"{program}, which {purpose}, is not installed here", fix)
+
+
 def no_space(folder: Path) -> KitError:
     fix = "free some, or write elsewhere: kit build --images DIR"
     return KitError(f"no space is left in {folder}", fix)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 from kit.base.errors import KitError
+from kit.images import packer
 
 # SIF's numbers: https://github.com/sylabs/sif/blob/main/pkg/sif/arch.go
 ARCHITECTURES = {"x86_64": "2", "aarch64": "4", "ppc64le": "6"}
@@ -15,11 +15,8 @@ PARTITION, SQUASHFS, SYSTEM = "4", "1", "2"
 
 def check() -> None:
     """Raise KitError if Apptainer is not installed."""
-    if not shutil.which("apptainer"):
-        raise KitError(
-            "apptainer, which makes a .sif, is not installed here",
-            "leave out --to sif: Apptainer runs the .sqsh, too; or: module load apptainer",
-        )
+    fix = "leave out --to sif: Apptainer runs the .sqsh, too; or: module load apptainer"
+    packer.require("apptainer", "makes a .sif", fix)
 
 
 def wrap(squashfs: Path, target: Path, machine: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Union
 
 from kit.base.errors import KitError
-from kit.images import dockerfile, metadata, pack
+from kit.images import dockerfile, metadata, pack, packer
 from kit.images.dockerfile_stage import CopyStep, RunStep, Stage
 from kit.images.engines import copying, tree
 from kit.images.engines.build_steps import Steps
@@ -82,9 +81,8 @@ class _Building:
 
     def source(self) -> Source:
         """Return the image of the last stage."""
-        if not shutil.which("unsquashfs"):
-            fix = "install squashfs-tools; without root: conda install squashfs-tools"
-            raise KitError("unsquashfs, which unpacks the bases, is not installed here", fix)
+        fix = "install squashfs-tools; without root: conda install squashfs-tools"
+        packer.require("unsquashfs", "unpacks the bases", fix)
         stages = dockerfile.translate(self.recipe, self.engine.name, {})
         origins = {origin for stage in stages.values() for origin in stage.origins}
         names = {origin for origin in origins if isinstance(origin, str)} - {SCRATCH}

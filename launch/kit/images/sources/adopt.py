@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import IO, Optional
@@ -10,7 +9,7 @@ from typing import IO, Optional
 from kit.base.errors import KitError
 from kit.base.progress import Count
 from kit.config import image_files
-from kit.images import metadata
+from kit.images import metadata, packer
 from kit.images.engines.tree import workplace
 from kit.images.recipe import tidy
 from kit.images.sources.source import Source
@@ -22,11 +21,7 @@ RUNSCRIPT = b'#!/bin/sh\nexec /bin/sh /etc/rc "$@"\n'
 
 def find(path: Path) -> Source:
     """Return the squashfs as a source. Raise KitError if it is none, or lacks Enroot's files."""
-    if not shutil.which("mksquashfs"):
-        raise KitError(
-            "mksquashfs, which adds to a copy of the file, is not installed here",
-            "install squashfs-tools",
-        )
+    packer.require("mksquashfs", "adds to a copy of the file", "install squashfs-tools")
     if not path.is_file():
         raise KitError(f"there is no file {path}", "check the path")
     environment = _content(path, "etc/environment")
