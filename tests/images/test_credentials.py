@@ -203,6 +203,7 @@ def test_a_login_in_enroots_file_is_used(home: Path) -> None:
         ("machine nvcr.io login me password {}", "nvcr.io/nvidia/pytorch"),
         ("machine auth.docker.io login me password {}", "python"),
         ("machine registry-1.docker.io login me password {}", "nvidia/cuda"),
+        ("machine index.docker.io login me password {}", "nvidia/cuda"),
         ("machine example.org login me password {}", "example.org:5005/x"),
         ("machine example.org:5005 login me password {}", "example.org:5005/x"),
         ("machine nvcr.io\n  login me\n  password {}\nmachine quay.io login me password no", "nvcr.io/nvidia/pytorch"),

@@ -6,7 +6,6 @@ A secret goes to the registry alone, never into a message or a command's argumen
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import re
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple, Optional
 
 from kit.files import safe_read
 
-DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
+# The names that Docker, Podman and Enroot have for it.
+DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io", "auth.docker.io")
 HUB_OF_HELPERS = "https://index.docker.io/v1/"  # docker login's name for docker.io
-HUB_OF_ENROOT = ("auth.docker.io", "registry-1.docker.io", "docker.io")
 HELPER_TIMEOUT_S = 30.0
 NO_LOGIN = b"credentials not found"  # printed by helpers on stdout; not a failure
 _ENTRY = re.compile(  # of netrc: on one line, as Enroot's manual has it, or on several
@@ -150,11 +149,9 @@ def _find_in_enroot(registry: str, failures: list[str]) -> Optional[str]:
         text = safe_read.read(path, 1 << 20).decode("utf-8", "surrogateescape")
     except OSError:
         return None
-    machines: tuple[str, ...] = (registry, re.sub(r":[0-9]+$", "", registry))
-    if registry == "docker.io":
-        machines = HUB_OF_ENROOT
+    hosts = (registry, re.sub(r":[0-9]+$", "", registry))
     for machine, user, rest in _ENTRY.findall(text):
-        if machine not in machines:
+        if _registry(machine) not in hosts:
             continue
         password = rest.strip()
         variable = re.fullmatch(r"\$\{?(\w+)\}?", password)
@@ -183,9 +180,8 @@ def _encoded(user: str, password: str) -> str:
 
 
 def _basic(entry: Any) -> Optional[str]:
-    auth = entry.get("auth") if isinstance(entry, dict) else None
     try:
-        auth = "".join(auth.split()) if auth else ""  # a line end is none of it, as for Docker
+        auth = "".join(entry["auth"].split())  # a line end is none of it, as for Docker
         return auth if b":" in base64.b64decode(auth, validate=True) else None
-    except (binascii.Error, ValueError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
