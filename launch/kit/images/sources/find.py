@@ -37,13 +37,12 @@ def source(target: str, note: Note, *, wanted: str) -> Optional[Source]:
     scheme, _, rest = target.partition(":")
     if scheme == "docker" and rest.startswith("//"):
         return _of_layers(client.open_image(rest[2:], note, wanted=wanted), rest[2:], target)
-    if scheme in ARCHIVES:
-        name, _, reference = rest.partition(":")
-        image = oci.open_archive(Path(name), reference, note, wanted=wanted)
-        return _of_layers(image, reference or Path(name).stem, target)
-    path = Path(target)
-    if (path.is_file() and path.suffix == ".tar") or oci.is_layout(path):
-        return _of_layers(oci.open_archive(path, note=note, wanted=wanted), path.stem, target)
+    name, _, reference = rest.partition(":") if scheme in ARCHIVES else (target, "", "")
+    path = Path(name)
+    is_archive = (path.is_file() and path.suffix == ".tar") or oci.is_layout(path)
+    if is_archive or scheme in ARCHIVES:
+        image = oci.open_archive(path, reference, note, wanted=wanted)
+        return _of_layers(image, reference or path.stem, target)
     is_of_engine = scheme in ENGINES and rest.startswith("//")
     if not is_of_engine and path.suffix not in (".sqsh", ".squashfs"):
         return None
