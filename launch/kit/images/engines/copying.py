@@ -76,7 +76,7 @@ def _make_folder(path: Path) -> None:
     """Make a folder and those above it, open to all, whatever this user's umask is."""
     if not path.is_dir():
         _make_folder(path.parent)
-        tree.open_folder(path.parent)
+        tree.add_rights(path.parent)
         path.mkdir()
         path.chmod(0o755)
 
@@ -93,8 +93,8 @@ class _Copying:
             target.mkdir()
         elif not target.is_dir() or (target.is_symlink() and not is_top):
             raise ValueError(f"{target.name} is a folder, and in its place is a file or a link")
-        tree.open_folder(source)
-        tree.open_folder(target)
+        tree.add_rights(source)
+        tree.add_rights(target)
         for path in sorted(source.iterdir()):
             is_folder = path.is_dir() and not path.is_symlink()
             name = path.relative_to(self.origin).as_posix()
@@ -113,10 +113,10 @@ class _Copying:
         """Copy a file, or a link as a link. What is there is replaced, not written through."""
         if target.is_dir() and not target.is_symlink():
             raise ValueError(f"{source.name} is a file, and in its place is a folder")
-        tree.open_folder(target.parent)
+        tree.add_rights(target.parent)
         target.unlink(missing_ok=True)
         if not source.is_symlink():
-            tree.open_file(source)
+            tree.add_rights(source)
         shutil.copy2(source, target, follow_symlinks=False)
         if self.step.mode is not None and not target.is_symlink():
             target.chmod(self.step.mode)

@@ -88,39 +88,31 @@ def _entries(folder: Path, count: Count) -> Iterator[Entry]:
             if not info.isreg():
                 yield tarstream.of_info(info, None, is_gnu=True)
                 continue
-            open_file(path)
             with path.open("rb") as content:
                 yield tarstream.of_info(info, content, is_gnu=True)
             count(info.size)
 
 
+def make_readable(folder: Path) -> None:
+    """Let this user read all of a folder; the image's file does so, too."""
+    for _ in _walk(folder):
+        pass
+
+
 def _walk(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder, each when this user can read it."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
+        if not entry.is_symlink():
+            add_rights(path)
         yield path
         if entry.is_dir(follow_symlinks=False):
-            open_folder(path)
             yield from _walk(path)
 
 
-def make_readable(folder: Path) -> None:
-    """Let this user read all of a folder; the image's file does so, too."""
-    for path in _walk(folder):
-        if path.is_file() and not path.is_symlink():
-            open_file(path)
-
-
-def open_folder(path: Path) -> None:
-    """Let this user list a folder and write to it."""
-    _add_rights(path, 0o700)
-
-
-def open_file(path: Path) -> None:
-    """Let this user read a file."""
-    _add_rights(path, 0o400)
-
-
-def _add_rights(path: Path, needed: int) -> None:
+def add_rights(path: Path) -> None:
+    """Let this user read a file, or list a folder and write to it."""
     facts = path.stat()
+    needed = 0o700 if stat.S_ISDIR(facts.st_mode) else 0o400
     if facts.st_mode & needed != needed and facts.st_uid == os.getuid():
         path.chmod(stat.S_IMODE(facts.st_mode) | needed)
