@@ -71,10 +71,9 @@ def lost(config: Config) -> list[str]:
 
     Enroot has one line for each, and replaces ${NAME} in it.
     """
-    variables = [(item.partition("=")[0], item) for item in config.env]
     broken = re.compile(r"\n|\$\{[A-Za-z_]")
-    lost_values = [name for name, item in variables if broken.search(item)]
-    return lost_values + [name for name, _ in variables if not NAME.fullmatch(name)]
+    variables = [(item.partition("=")[0], item) for item in config.env]
+    return [name for name, item in variables if broken.search(item) or not NAME.fullmatch(name)]
 
 
 def _enroot_line(name: str, value: str) -> str:
