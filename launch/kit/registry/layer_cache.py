@@ -116,16 +116,13 @@ class Writer:
             self.discard()
 
     def publish(self) -> None:
-        file, self.file = self.file, None
-        try:
-            if file:
-                file.close()
+        with suppress(OSError):
+            if self.file:
+                self.file.close()
                 os.replace(self.partial, self.path)
-        except OSError:
-            discard(self.partial)
 
     def discard(self) -> None:
-        """Remove the partial file. Does nothing after publish()."""
+        """Remove the partial file, unless it was published."""
         file, self.file = self.file, None
         if file:
             with suppress(OSError):  # if writing failed, so does the flush
