@@ -38,7 +38,8 @@ def workplace() -> Iterator[str]:
         yield folder
     finally:
         os.close(handle)
-        _remove(Path(folder))
+        with suppress(OSError, KitError):  # what a command gave to another id of this user's
+            remove.closed_tree(Path(folder), _NAME)
 
 
 def sweep() -> None:
@@ -46,23 +47,17 @@ def sweep() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
         with suppress(OSError, KitError):  # the build has ended, or is another user's
             facts = path.lstat()
-            is_ours = facts.st_uid == os.getuid() and stat.S_ISDIR(facts.st_mode)
-            is_ours = is_ours and re.fullmatch(_NAME, path.name) is not None
             age_s = time.time() - facts.st_mtime
             # TMPDIR may be shared by machines that do not see each other's locks.
             is_left = path.name.startswith(_here()) and age_s > MADE_S
-            if is_ours and (age_s > ABANDONED_S or (is_left and locks.is_held(path) is False)):
-                _remove(path)
+            if stat.S_ISDIR(facts.st_mode) and (
+                age_s > ABANDONED_S or (is_left and locks.is_held(path) is False)
+            ):
+                remove.closed_tree(path, _NAME)
 
 
 def _here() -> str:
     return f"{TEMPORARY}{socket.gethostname()}."
-
-
-def _remove(folder: Path) -> None:
-    """Remove a build's folder. What a killed command gave to another id of this user's stays."""
-    with suppress(OSError, KitError):
-        remove.closed_tree(folder, _NAME)
 
 
 def source(folder: Path, name: str, config: Config, engine: str) -> Source:
