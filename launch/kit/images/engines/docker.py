@@ -109,8 +109,7 @@ class Docker(Engine):
 
         label: FOLDER:STEM of the build. By it the next build finds a killed build's container.
         """
-        with suppress(KitError):  # another build may remove the same container
-            self.forget(label)
+        self.forget(label)
         container, pipe = self._create(identity, label), subprocess.PIPE
         command = [self.name, "export", container]
         try:
@@ -159,19 +158,20 @@ class Docker(Engine):
         return identity.strip()
 
     def forget(self, label: str) -> None:
-        """Remove the containers that killed builds of this machine left.
+        """Remove the containers that killed builds of this machine left, if the engine answers.
 
         Of the build with this label kit holds the lock; other builds are asked for theirs.
         """
         filters = ["--filter", f"label={LABEL}", "--filter", f"label={HOST}={socket.gethostname()}"]
-        containers = self._output("ps", "--all", "--quiet", *filters).split()
-        if not containers:
-            return
         fields = f'{{{{.Id}}}} {{{{index .Config.Labels "{LABEL}"}}}}'
-        lines = self._output("inspect", "--format", fields, *containers).splitlines()
-        builds = [line.split(" ", 1) for line in lines if " " in line]
-        if left := [name for name, build in builds if build == label or _is_abandoned(build)]:
-            self._output("rm", "--force", "--volumes", *left)
+        with suppress(KitError):  # another build may remove the same container
+            containers = self._output("ps", "--all", "--quiet", *filters).split()
+            if not containers:
+                return
+            lines = self._output("inspect", "--format", fields, *containers).splitlines()
+            builds = [line.split(" ", 1) for line in lines if " " in line]
+            if left := [name for name, build in builds if build == label or _is_abandoned(build)]:
+                self._output("rm", "--force", "--volumes", *left)
 
     def _output(self, *arguments: str) -> str:
         done = self._run(*arguments)
@@ -201,8 +201,7 @@ def forget_killed(label: str) -> None:
     """Remove the containers of killed builds from each engine. label: this build's."""
     for engine in (Docker("docker"), Docker("podman")):
         if shutil.which(engine.name):
-            with suppress(KitError):
-                engine.forget(label)
+            engine.forget(label)
 
 
 def _is_abandoned(build: str) -> bool:
