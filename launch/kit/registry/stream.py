@@ -26,12 +26,12 @@ def tar(layer: Layer, label: str, count: Count) -> Generator[bytes, None, None]:
     with closing(layer.chunks()) as blob:
         chunks = _checked(blob, layer, label, count)
         first = next(chunks, b"")
+        chunks = itertools.chain([first], chunks)
         if first.startswith(GZIP):
-            yield from _gunzip(first, chunks, label)
+            yield from _gunzip(chunks, label)
         elif first.startswith(ZSTD):
-            yield from _unzstd(first, chunks, label)
+            yield from _unzstd(chunks, label)
         else:
-            yield first
             yield from chunks
 
 
@@ -52,14 +52,14 @@ def _checked(blob: Iterator[bytes], layer: Layer, label: str, count: Count) -> I
         )
 
 
-def _gunzip(first: bytes, chunks: Iterator[bytes], label: str) -> Iterator[bytes]:
+def _gunzip(chunks: Iterator[bytes], label: str) -> Iterator[bytes]:
     """Yield the content of all members; pigz and eStargz write many.
 
     Zeros between or after members are padding, as for gzip.
     """
     member = zlib.decompressobj(31)
     is_between = False  # two members, or after the last
-    for rest in itertools.chain([first], chunks):
+    for rest in chunks:
         while rest := rest.lstrip(b"\0") if is_between else rest:
             try:
                 yield member.decompress(rest, 16 * CHUNK)
@@ -74,7 +74,7 @@ def _gunzip(first: bytes, chunks: Iterator[bytes], label: str) -> Iterator[bytes
         raise damaged(chunks, label, "it ends early")
 
 
-def _unzstd(first: bytes, chunks: Iterator[bytes], label: str) -> Iterator[bytes]:
+def _unzstd(chunks: Iterator[bytes], label: str) -> Iterator[bytes]:
     """Yield the content, decompressed by the zstd tool. A thread feeds it."""
     if not shutil.which("zstd"):
         raise KitError(
@@ -87,8 +87,7 @@ def _unzstd(first: bytes, chunks: Iterator[bytes], label: str) -> Iterator[bytes
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         assert process.stdin and process.stdout
-        blob = itertools.chain([first], chunks)
-        feeder = threading.Thread(target=_feed, args=(process.stdin, blob, errors), daemon=True)
+        feeder = threading.Thread(target=_feed, args=(process.stdin, chunks, errors), daemon=True)
         feeder.start()
         try:
             while chunk := process.stdout.read(CHUNK):
