@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import tarfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -176,12 +176,9 @@ def _pack(folder: Path, target: Path) -> int:
             entry.mode = 0o755 if entry.isdir() or facts.st_mode & 0o100 else 0o644
             if entry.islnk():  # of two names of one file, each is a file
                 entry.type, entry.size = tarfile.REGTYPE, facts.st_size
-            if entry.isdir():
-                archive.addfile(entry)
-                continue
-            with path.open("rb") as file:
+            with path.open("rb") if entry.isreg() else nullcontext() as file:
                 archive.addfile(entry, file)
-            total += facts.st_size
+            total += entry.size
     return total
 
 

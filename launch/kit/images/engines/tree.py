@@ -80,10 +80,7 @@ def _entries(folder: Path, count: Count) -> Iterator[Entry]:
                 continue
             info.uid = info.gid = 0
             info.uname = info.gname = "root"
-            if not info.isreg():
-                yield tarstream.of_info(info, None, is_gnu=True)
-                continue
-            with path.open("rb") as content:
+            with path.open("rb") if info.isreg() else nullcontext() as content:
                 yield tarstream.of_info(info, content, is_gnu=True)
             count(info.size)
 
