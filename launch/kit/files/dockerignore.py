@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 from pathlib import Path
-from typing import Callable, Optional
+from typing import Callable
 
 from kit.base.errors import UsageError
 from kit.files import safe_read
@@ -60,18 +60,18 @@ def file(folder: Path, recipe: Path) -> Path:
 def read(folder: Path, recipe: Path) -> Callable[[str], bool]:
     """Return a function that says of a path in the folder whether it is ignored."""
     path = file(folder, recipe)
-    return matcher(lines(path) or [], str(path))
+    return matcher(lines(path), str(path))
 
 
-def lines(path: Path) -> Optional[list[str]]:
-    """Return the patterns of a file, or None if it is missing.
+def lines(path: Path) -> list[str]:
+    """Return the patterns of a file; none if it is missing.
 
     Raise UsageError if it cannot be read, so that no file is included by mistake.
     """
     try:
         text = safe_read.start(path, MOST_BYTES + 1)
     except FileNotFoundError:
-        return None
+        return []
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}",

@@ -150,7 +150,7 @@ def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
     """Return a test whether a name is ignored, and whether an ignored folder is ignored whole."""
     if not os.path.lexists(os.path.join(root, IGNORE)):
         return (lambda name: False), True
-    lines = dockerignore.lines(Path(root, IGNORE)) or []
+    lines = dockerignore.lines(Path(root, IGNORE))
     return dockerignore.matcher(lines, IGNORE), not any(line.startswith("!") for line in lines)
 
 
