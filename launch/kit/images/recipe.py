@@ -96,10 +96,8 @@ class Recipe:
     def _sort_files(self) -> tuple[list[str], list[str], list[str]]:
         """Return the files to copy, keys that are left out, and keys among them that git tracks."""
         found = self._copied()
-        alike = []
-        if not os.environ.get(JUDGED):
-            names = sorted(name for name in found if not name.endswith("/"))
-            alike = key_files.among(str(self.folder), names)
+        is_judged = os.environ.get(JUDGED)
+        alike = [] if is_judged else key_files.among(str(self.folder), sorted(found))
         tracked = source_files.tracked(str(self.folder), alike)
         kept = [name for name in alike if name not in tracked]
         for line, word in self.parts.sources:
