@@ -33,15 +33,14 @@ class Steps(NamedTuple):
         Note the last lines of a failure.
         """
         lines: list[str] = []
-        out, errors, nothing = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
         # Tools without root hand the umask on to the steps: 077 would close an image's files.
         with subprocess.Popen(
             command,
             cwd=self.folder,
             env={**os.environ, **env},
-            stdout=out,
-            stderr=errors,
-            stdin=nothing,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
             umask=0o022,
         ) as process:
             assert process.stdout
