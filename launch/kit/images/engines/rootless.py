@@ -87,6 +87,7 @@ class _Building:
         origins = {origin for stage in stages.values() for origin in stage.origins}
         names = {origin for origin in origins if isinstance(origin, str)} - {SCRATCH}
         self.images = {name: client.open_image(name, self.steps.note) for name in sorted(names)}
+        self.images[SCRATCH] = oci.Image(SCRATCH, "", Config(), ())
         configs = {name: image.config for name, image in self.images.items()}
         stages = dockerfile.translate(self.recipe, self.engine.name, configs)
         done, total = 0, sum(len(stage.steps) for stage in stages.values())
@@ -119,11 +120,8 @@ class _Building:
         """Return a new folder with the files of an image, and with the places for mounts."""
         squashfs, root = self.folder.parent / "base.sqsh", self._new()
         self.steps.note(f"unpacking {name}")
-        if name == SCRATCH:
-            pack.squash((), Config(), squashfs, self.steps.log)
-        else:
-            with find.merged(self.images[name]) as files:
-                pack.squash(files, Config(), squashfs, self.steps.log)
+        with find.merged(self.images[name]) as files:
+            pack.squash(files, Config(), squashfs, self.steps.log)
         # Not as root, unsquashfs takes the umask's bits from the files' modes.
         command = ["sh", "-c", 'umask 0 && exec "$@"', "sh", "unsquashfs", "-no-progress"]
         command += ["-user-xattrs", "-dest", str(root), str(squashfs)]
