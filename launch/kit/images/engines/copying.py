@@ -36,13 +36,13 @@ def copy(step: CopyStep, origin: Path, root: Path) -> None:
         if not matches and not glob.has_magic(source):
             raise ValueError(f"there is no {source}")
         found += matches
-    must_be_folder = step.target.endswith("/")
-    if len(found) > 1 and not must_be_folder and not target.is_dir():
+    is_folder = step.target.endswith("/") or target.is_dir()
+    if len(found) > 1 and not is_folder:
         raise ValueError(f"several files want a folder: write {step.target}/")
     copying = _Copying(step, origin)
     for path in found:
         copied, place = real(path), target
-        if not copied.is_dir() and (must_be_folder or target.is_dir()):
+        if is_folder and not copied.is_dir():
             place = inside(root, str((target / path.name).relative_to(root)))
         _make_folder(place.parent)
         if copied.is_dir():
