@@ -50,9 +50,7 @@ class Entry(NamedTuple):
 def entries(stream: IO[bytes]) -> Iterator[Entry]:
     """Yield the entries of a stream, skipping unread content. Raise CutOff if it is cut off."""
     before, attributes = b"", dict[bytes, bytes]()
-    while (header := stream.read(BLOCK)).strip(b"\0"):
-        if len(header) < BLOCK:
-            raise _cut_off()
+    while (header := _exactly(stream, BLOCK)).strip(b"\0"):
         kind, size = header[156:157], _number(header[124:136])
         if kind in (b"x", b"g", b"L", b"K"):
             if len(before) + size > LARGEST:
@@ -73,8 +71,6 @@ def entries(stream: IO[bytes]) -> Iterator[Entry]:
         content.skip()
         _exactly(stream, _padded(size) - size)
         before, attributes = b"", {}
-    if len(header) < BLOCK:
-        raise _cut_off()
     while stream.read(CHUNK):  # the writer must not be stopped by a closed pipe
         pass
 
