@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,6 +137,8 @@ def say_cause(job_id: str) -> None:
 
         found = report.why(job_id)
     except Exception:  # not KitError alone: kit may have been upgraded while the run went on
+        if os.environ.get("KIT_TRACEBACK"):
+            raise
         return
     if found.cause:
         who = f"rank {found.rank} on {found.node}: " if found.node else ""

@@ -89,8 +89,8 @@ class HeaderCheck:
             for violation in violations:
                 fix = self._fix(violation, partition, wanted, found)
                 self.problems.add(self._where(violation.option), violation.problem, fix)
-        names_none = bool(fitting and wanted.gpus and not wanted.own_cpus)
-        return names_none and all(partition.cpus_per_gpu for partition in fitting)
+        leaves_cpus_to_site = bool(fitting and wanted.gpus and not wanted.own_cpus)
+        return leaves_cpus_to_site and all(partition.cpus_per_gpu for partition in fitting)
 
     def _warn_of_costs(self, fitting: list[Partition], wanted: ResourceRequest) -> None:
         exclusive = "exclusive" in self.options and self.options["exclusive"] is None

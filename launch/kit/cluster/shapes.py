@@ -69,6 +69,7 @@ def others(plan: Plan, variant: Variant) -> list[Variant]:
             options += ["--slurm", "gres=no"]
         other = replace(variant, nodes=nodes, processes=processes, gpus=gpus)
         lines, kits_choice = header(plan, other), {"cpus-per-task": str(other.cpus)}
+        # kit submit keeps the job's own numbers, and chooses kit's again.
         for name in ("mem", "cpus-per-task"):
             if lines.get(name) not in (own_header.get(name), kits_choice.get(name)):
                 options += ["--slurm", f"{name}={lines[name]}"]

@@ -98,14 +98,14 @@ class Inquiry:
         return {node.name: node for node in self.nodes}
 
     def once(self, question: str, find: Callable[[], Answer]) -> Answer:
-        """Return what a function finds in all nodes, which it does the first time alone."""
+        """Return the answer to a question about all nodes; `find` is called only once for it."""
         if question not in self._found:
             self._found[question] = find()
         found: Answer = self._found[question]
         return found
 
     def usual(self, question: str, value: Callable[[Node], str]) -> str:
-        """Return the most frequent value of the nodes that have one, found once; "" if none has."""
+        """Return the most frequent value of the nodes that have one; "" if none has."""
 
         def find() -> str:
             known = Counter(found for node in self.answered if (found := value(node)))
