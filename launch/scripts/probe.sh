@@ -265,7 +265,6 @@ probe::answer() {
 
 probe::main() {
   local word
-  # shellcheck disable=SC2034  # lib/reach.sh reads ADDRESS_OF
   for word in "$@"; do
     case "${word}" in
       mount=*) MOUNTS+=("${word#*=}") ;;
@@ -274,7 +273,6 @@ probe::main() {
       *) NODES+=("${word%%:*}") ADDRESS_OF["${word%%:*}"]="${word#*:}" ;;
     esac
   done
-  # shellcheck disable=SC2034  # the files of runtimes read them
   KIT_SCRATCH="${ASKED[scratch]:-}" KIT_IMAGE="${ASKED[image]:-}"
   probe::machine
   probe::make ''

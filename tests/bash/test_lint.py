@@ -142,6 +142,20 @@ def test_every_script_starts_with_what_it_is() -> None:
         assert match and match[1] in own_names, f"{name} starts with {lines[0]!r}"
 
 
+def test_every_variable_of_kit_is_set_and_read() -> None:
+    """shellcheck looks at one file, and knows nothing of the others that read a variable, or set it: see launch/scripts/.shellcheckrc."""
+    code = "\n".join(re.sub(r"(?m)(^|\s)#.*", "", (ROOT / name).read_text()) for name in OURS)
+    values = set(re.findall(r"KIT_\w+", (ROOT / "launch/kit/plan/render.py").read_text())) | {"KIT_LOOPBACK"}  # by env.sh; by kit run
+    assigned = set(re.findall(r"(?m)(?:^|[\s;(])(KIT_\w+|[a-z]\w*)(?:\[[^]\n]*\])?\+?=", code))
+    told = {"KIT_RUN", "KIT_STATE", "KIT_EXIT_CODE", "KIT_CAUSE"}  # to the command of `notify`
+    other = {"lowerdir", "num_nodes", "strategy"}  # a file system's option, and what users write
+    unread = {name for name in assigned if not re.search(rf"(?<!\w){name}(?!\w|(?:\[[^]\n]*\])?\+?=)", code)}
+    assert unread == told | other
+    read = set(re.findall(r"\$\{[#!]?(KIT_\w+)", code))
+    filled = set(re.findall(r"(?:read|mapfile|for|local|declare|printf -v|exec \{)[^;\n]*?\b(KIT_\w+)", code))
+    assert read - assigned - filled - values == set()
+
+
 def test_scripts_are_bash_and_nothing_else() -> None:
     code = [(place, line.partition(" #")[0]) for place, line in numbered(OURS) if not line.lstrip().startswith("#")]
     assert [place for place, line in numbered(OURS) if "\t" in line] == []

@@ -1,11 +1,9 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # again.sh - all ranks start again within the job, which Slurm knows nothing of: run_script.sh begins anew.
 
 # again::start CODE RESTARTS PLACE SUSPECT - this script begins anew, in its own place: the ranks, which ended with CODE, start again on
 # the job's nodes, in the containers that are there. SUSPECT is the node to blame, if one is known.
 again::start() {
   local suspects="$4"
-  # shellcheck disable=SC2153  # KIT_SPARES is in env.sh
   if [[ -n "${suspects}" ]] && ((KIT_SPARES > 0)); then # a spare may have been left out for what it has
     suspects+=" $(scontrol show hostnames "${SLURM_JOB_NODELIST}" | grep -vxFf <(job::hosts) | tr '\n' ' ' || true)"
   fi

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # beat.sh - while the ranks run, a task on each node (pulse.sh) sends the first node a line now and then, over srun's own
 # connection: a node that falls silent is dead, frozen or cut off, long before Slurm gives it up. A line is the node's number in
 # the step, and with `stall_timeout` 1 where its ranks work, and how much of the CPU that they want they get, in percent.

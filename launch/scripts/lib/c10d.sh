@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # torchrun.sh reads what this file sets
 # c10d.sh - with `elastic: true`: torchrun itself starts the ranks again, for which its nodes meet anew, by torch's c10d.
 # only: KIT_ELASTIC
 

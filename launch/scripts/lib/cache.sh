@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # cache.sh - the caches of compilers in one folder of each node's disk, for each image and kind of machine: docs/compile-caches.md.
 # only: KIT_CACHE
 

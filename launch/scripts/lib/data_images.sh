@@ -38,7 +38,6 @@ while [[ "$1" != -- ]]; do
   data+=("$1" "$2")
   shift 2
 done
-# shellcheck disable=SC2034 # only its end counts
 exec {kit_enroot}> >(data_images::serve "${data[@]}")
 server=$!
 for ((i = 0; i < ${#data[@]}; i += 2)); do

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # ending.sh - why the job ends, in the words that its user needs: on the first node, which sees what srun and all ranks noted.
 
 # ending::listen - bash runs a trap only between commands, so it notes the signal, and what waits for srun looks at the note, which

@@ -25,7 +25,6 @@ exec::attach() {
   stage::use
   if declare -F runtime::srun_args >/dev/null; then
     # Devices are those of the nodes: this machine may have none.
-    # shellcheck disable=SC2034  # the runtime's file reads it
     local -a KIT_ON_NODE=("${step[@]}" --quiet)
     [[ -z "${KIT_CACHE:-}" ]] || cache::mount
     runtime::srun_args </dev/null

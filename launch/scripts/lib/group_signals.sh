@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # group_signals.sh - for torchrun, which signals the whole group of a rank: the program acts on it, and the shell of the rank
 # stays to see its end. rank::run is in rank.sh.
 

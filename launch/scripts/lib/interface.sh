@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # functions set variables of their callers
 # interface.sh - how a node's ranks reach the master: its own interface on the way there.
 
 # interface::check_master - rank 0's process listens on MASTER_ADDR, so the first node must have that address.

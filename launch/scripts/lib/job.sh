@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034,SC2153  # other files of lib/ read what this one sets, and set what it reads
 # job.sh - the job as its first node sees it: which nodes it has, and where its ranks meet.
 
 source "${KIT_RUN_DIR}/lib/network.sh"

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # kept_container.sh - the containers that kit unpacks on a node's disk. A container's name has the fingerprint of its image: a
 # rebuilt image gets a new container while running jobs keep theirs, and no container is ever of another image than its name says.
 # The runtimes reuse a container by its name alone; collect.sh (`kit images gc`) and probe.sh know one by KIT_CONTAINER_PATTERN.

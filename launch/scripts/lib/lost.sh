@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # lost.sh - the job goes on without a node that has fallen silent: on a spare, or on fewer nodes where the job says a range.
 # only: KIT_LEAST_NODES
 

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # run_script.sh reads what this file sets
 # mounted_image.sh - images that Enroot mounts instead of unpacking them: squashfuse reads the file, and an overlay in memory takes what is
 # written. For the runtimes enroot and pyxis.
 

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # node.sh - what a node hands on to its ranks.
 
 source "${KIT_RUN_DIR}/lib/interface.sh"

@@ -2,7 +2,6 @@
 
 # What an engine needs to find an image, and to pull one.
 KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
-# shellcheck disable=SC2034  # environment.sh reads it
 KIT_RUNTIME_READS="*_proxy|*_PROXY|${KIT_PULLS}"
 
 # oci::choose_options ENTRYPOINT - sets KIT_OCI_OPTIONS.
@@ -43,7 +42,6 @@ oci::prepare() {
 }
 
 # oci::bare_shell TOOL - sets KIT_SHELL; fails where the image is not here yet, but is pulled at the start.
-# shellcheck disable=SC2034  # contents.sh reads it
 oci::bare_shell() {
   KIT_SHELL=("$1" run --rm --network none --entrypoint bash "${KIT_IMAGE#docker://}")
   "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # container.sh reads KIT_PACKAGES_FOLDER
 # packages.sh - the job's Python packages: every node unpacks them once to its own disk, and mounts them into its containers.
 # only: KIT_PACKAGES
 

@@ -1,4 +1,4 @@
-# shellcheck disable=SC2034,SC2154  # its variables are rank.sh's, too
+# shellcheck disable=SC2154  # its variables are rank.sh's, too
 # peers.sh - whether the ranks ever met: programs that each believe to be alone end as well as ranks that train together. It
 # looks at the sockets of a rank's processes and needs nothing of the program. What it finds is worth a warning, and no more. MPI has
 # other ways to meet, and TensorFlow and Ray other words for it.

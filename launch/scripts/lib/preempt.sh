@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # preempt.sh - the attempts of a run that is started again: how many there may be, whether it gets on, and who starts the
 # next one. What the kinds of `on_preempt` in preempt/ share; see docs/preemption.md.
 

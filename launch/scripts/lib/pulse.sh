@@ -69,7 +69,6 @@ pulse::watch_first() {
 pulse::end_job() {
   source "${KIT_RUN_DIR}/lib/messages.sh"
   source "${KIT_RUN_DIR}/lib/events.sh"
-  # shellcheck disable=SC2034  # events.sh reads it
   KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
   local -r problem="${KIT_FIRST}, the first node, is lost, and the batch script with it"
   local -r log="${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out"

@@ -13,7 +13,6 @@ rank::run() {
     source "${KIT_RUN_DIR}/lib/asking.sh"
     exec {kit_asking}> >(asking::for_checkpoint)
   fi
-  # shellcheck disable=SC2034  # peers.sh reads them
   local kit_has_peers='' kit_before=''
   kit::if_there peers::begin
   # Both streams in one file, in order; and line by line, so that ranks do not cut into each other, to the node's log.

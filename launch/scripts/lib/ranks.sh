@@ -9,7 +9,6 @@ ranks::run() {
   [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
   ! preempt::asked || exit 1
   event::note ranks_started
-  # shellcheck disable=SC2034  # restart.sh reads it
   KIT_RANKS_BEGUN_S="${SECONDS}"
   # Where Slurm starts the container, the script starts inside, where the image's variables win over what is exported here: so as arguments.
   "${KIT_SRUN_RANKS[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${KIT_FACTS[@]}" &

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2153  # KIT_RUN_DIR is no misspelt KIT_RAY_DIR
 # ray.sh - Ray on the nodes of a job: its head on the first one, and the others, which join it.
 
 source "${KIT_RUN_DIR}/lib/network.sh"

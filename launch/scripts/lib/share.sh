@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # share.sh - with `share: group`: members of the run directory's group read the logs and the events, and leave requests in a folder,
 # in which the batch script looks, since Slurm lets no other user signal it. See docs/preemption.md.
 # only: KIT_SHARE

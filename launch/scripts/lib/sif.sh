@@ -59,5 +59,4 @@ sif::setuid() {
 }
 
 # sif::bare_shell TOOL
-# shellcheck disable=SC2034  # contents.sh reads it
 sif::bare_shell() { KIT_SHELL=("$1" --quiet exec --no-home --no-mount cwd --pwd / "${KIT_IMAGE}" bash); }

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # signals.sh - for launchers whose ranks are Slurm's tasks: Slurm signals the first process of a task alone, which is the shell
 # of the rank. It hands the signal on to the program. rank::run is in rank.sh.
 

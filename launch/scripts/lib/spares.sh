@@ -54,7 +54,6 @@ spares::choose() {
     spares::go_on "too few nodes can work"
     kit::die "${able} of ${#hosts[@]} nodes can work, and the job needs ${needed}, which all reach the first of them" "${fix}" nodes-bad
   fi
-  # shellcheck disable=SC2034  # run_script.sh reads them
   KIT_HOSTS="$(IFS=, && printf '%s' "${good[*]:0:needed}")" NNODES="${needed}"
   kit::say "starting on $(printf '%s\n' "${good[@]:0:needed}" | kit::first_ten)"
 }

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034,SC2153  # other files of lib/ read what this one sets, and set what it reads
 # stall.sh - with `stall_timeout`: ranks that stand still are noticed, and where each of them stands is kept. See docs/hang.md.
 # only: KIT_STALL_S
 

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # steps.sh - the job's srun commands: one that starts a task on every node, and the one that starts the ranks.
 
 # step::choose_options - sets KIT_SRUN, to which a step adds its tasks and where their output goes, and KIT_SRUN_EACH, which
@@ -13,7 +12,6 @@ step::choose_options() {
     --open-mode=append   # a requeued job keeps its id: keep the first attempt's output
   )
   # Without spares these are all of the job's nodes.
-  # shellcheck disable=SC2153  # job.sh sets KIT_HOSTS
   [[ "${KIT_SPARES}${KIT_LOST:-}" == 0 ]] || KIT_SRUN+=(--nodelist="${KIT_HOSTS}")
   # The earlier step may never end, and keep its CPUs: where a node is lost, or a process of it cannot be killed.
   if [[ -n "${KIT_IS_AGAIN:-}" && -z "${KIT_LOOPBACK:-}" ]]; then

@@ -1,6 +1,5 @@
 # preempt/none.sh - a preempted job, and one whose time is up, just end.
 
-# shellcheck disable=SC2034 # again::start reads it
 preempt::listen() { trap - USR1 && KIT_NEAR_END=''; } # run_script.sh has noted it until now
 preempt::begin() { :; }
 preempt::asked() { return 1; }

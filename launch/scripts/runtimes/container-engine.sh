@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # runtimes/container-engine.sh - CSCS's Container Engine: Slurm's plug-in starts the step inside the container that an environment
 # definition file (EDF) describes: srun --environment.
 # images: .toml

@@ -25,7 +25,6 @@ runtime::exec() {
   # Podman's way to GPUs is the list that `nvidia-ctk cdi generate` writes.
   ! oci::shows_gpus || KIT_OCI_OPTIONS+=(--device nvidia.com/gpu=all)
   # It would hand proxies on.
-  # shellcheck disable=SC2034  # environment.sh reads it
   KIT_RUNTIME_READS="${KIT_PULLS}"
   environment::keep
   exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"

@@ -1,4 +1,3 @@
-# shellcheck disable=SC2034  # other files of lib/ read what this one sets
 # runtimes/pyxis.sh - Slurm's plug-in starts the step inside the container: srun --container-image.
 # images: .sqsh .squashfs
 # tool: enroot

@@ -31,7 +31,6 @@ stage::distribute() {
 stage::ask() {
   local pipe answers part line=''
   local -a answered=()
-  # shellcheck disable=SC2034  # ready::is_over reads the last two
   local -i code=0 begin_s=SECONDS looked_s=SECONDS
   # srun is a job, since bash 4.4 waits only for the process substitution that it started last.
   exec {pipe}<> <(:)
