@@ -1,4 +1,4 @@
-# oci.sh - what Docker and Podman have in common, for `kit run` on one machine.
+# oci.sh - what Docker and Podman have in common, for `kit run` on one machine. KIT_TOOL is the command.
 
 # What an engine needs to find an image, and to pull one.
 KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
@@ -35,27 +35,25 @@ oci::shows_gpus() {
   [[ (-e /dev/nvidiactl || -e /dev/dxg) && -n "${CUDA_VISIBLE_DEVICES-all}" && " ${KIT_ENV[*]} " != *' CUDA_VISIBLE_DEVICES= '* ]]
 }
 
-# oci::prepare TOOL - the image is there, or is pulled.
-oci::prepare() {
-  "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1 || "$1" pull "${KIT_IMAGE#docker://}" >&2 ||
-    kit::die "there is no image ${KIT_IMAGE}, and it cannot be pulled" "see the lines above; $1 images shows what is there" image-missing
+runtime::prepare() {
+  "${KIT_TOOL}" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1 || "${KIT_TOOL}" pull "${KIT_IMAGE#docker://}" >&2 ||
+    kit::die "there is no image ${KIT_IMAGE}, and it cannot be pulled" "see the lines above; ${KIT_TOOL} images shows what is there" image-missing
 }
 
-# oci::bare_shell TOOL - sets KIT_SHELL; fails where the image is not here yet, but is pulled at the start.
-oci::bare_shell() {
-  KIT_SHELL=("$1" run --rm --network none --entrypoint bash "${KIT_IMAGE#docker://}")
-  "$1" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1
+# Fails where the image is not here yet, but is pulled at the start.
+runtime::bare_shell() {
+  KIT_SHELL=("${KIT_TOOL}" run --rm --network none --entrypoint bash "${KIT_IMAGE#docker://}")
+  "${KIT_TOOL}" image inspect "${KIT_IMAGE#docker://}" >/dev/null 2>&1
 }
 
-# oci::works TOOL - succeeds if its engine answers; else the engine's words are on standard error.
-oci::works() { ! command -v "$1" >/dev/null || timeout 15 "$1" info >/dev/null; }
+runtime::works() { ! command -v "${KIT_TOOL}" >/dev/null || timeout 15 "${KIT_TOOL}" info >/dev/null; }
 
-# oci::enter TOOL COMMAND... - in the running container of this node's first rank; in a new one where there is none, as under
+# In the running container of this node's first rank; in a new one where there is none, as under
 # `kit shell` on all nodes but that of the shell.
-oci::enter() {
+runtime::enter() {
   local -r kit_name="kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
-  "$1" container inspect "${kit_name}" >/dev/null 2>&1 || runtime::exec "${@:2}"
+  "${KIT_TOOL}" container inspect "${kit_name}" >/dev/null 2>&1 || runtime::exec "$@"
   local -a kit_options=(--interactive)
   [[ ! -t 0 || ! -t 1 ]] || kit_options+=(--tty)
-  exec "$1" exec "${kit_options[@]}" "${kit_name}" "${@:2}"
+  exec "${KIT_TOOL}" exec "${kit_options[@]}" "${kit_name}" "$@"
 }

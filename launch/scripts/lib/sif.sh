@@ -1,19 +1,19 @@
-# sif.sh - runs an image file as it is, by Apptainer or by SingularityCE, which have the same options. TOOL is the command's name.
+# sif.sh - runs an image file as it is, by Apptainer or by SingularityCE, which have the same options: by the command KIT_TOOL.
 
-# sif::check TOOL
-sif::check() {
+source "${KIT_RUN_DIR}/lib/image.sh"
+
+runtime::check() {
   local other=singularity
-  [[ "$1" == apptainer ]] || other=apptainer
-  command -v "$1" >/dev/null ||
-    kit::die "$1 is not installed here" "install it on every node (module load $1?), or choose another: \`runtime: ${other}\` if that is there" runtime-missing
+  [[ "${KIT_TOOL}" == apptainer ]] || other=apptainer
+  command -v "${KIT_TOOL}" >/dev/null ||
+    kit::die "${KIT_TOOL} is not installed here" "install it on every node (module load ${KIT_TOOL}?), or choose another: \`runtime: ${other}\` if that is there" runtime-missing
   image::check
 }
 
-# sif::exec TOOL CMD... - becomes CMD in a container of KIT_IMAGE.
-sif::exec() {
-  local -r kit_tool="$1"
-  local -r kit_temporary="$(LC_ALL=C && printf '%s' "${kit_tool^^}")_TMPDIR" # Turkish has another capital i
-  shift
+runtime::prepare() { :; }
+
+runtime::exec() {
+  local -r kit_temporary="$(LC_ALL=C && printf '%s' "${KIT_TOOL^^}")_TMPDIR" # Turkish has another capital i
   [[ -z "${TMPDIR:-}" ]] || export "${kit_temporary}=${!kit_temporary:-${TMPDIR}}"
   environment::forget_host
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
@@ -34,7 +34,7 @@ sif::exec() {
     sif::make_mount_point "${kit_i}"
     kit_args+=(--mount "${kit_mount}")
   done
-  exec "${kit_tool}" --quiet exec "${kit_args[@]}" "${KIT_IMAGE}" "$@"
+  exec "${KIT_TOOL}" --quiet exec "${kit_args[@]}" "${KIT_IMAGE}" "$@"
 }
 
 # sif::make_mount_point NUMBER - makes the target of a folder's mount that lies in another mount, as that of the compile caches does
@@ -51,12 +51,11 @@ sif::make_mount_point() {
   done
 }
 
-# sif::setuid TOOL - without that program, a container is the user's own user namespace.
-sif::setuid() {
+# Without that program, a container is the user's own user namespace.
+runtime::setuid() {
   local folder
-  folder="$(timeout 10 "$1" buildcfg 2>/dev/null | sed -n 's/^LIBEXECDIR=//p')"
-  [[ ! -u "${folder}/$1/bin/starter-suid" ]] || printf '%s\n' "${folder}/$1/bin/starter-suid"
+  folder="$(timeout 10 "${KIT_TOOL}" buildcfg 2>/dev/null | sed -n 's/^LIBEXECDIR=//p')"
+  [[ ! -u "${folder}/${KIT_TOOL}/bin/starter-suid" ]] || printf '%s\n' "${folder}/${KIT_TOOL}/bin/starter-suid"
 }
 
-# sif::bare_shell TOOL
-sif::bare_shell() { KIT_SHELL=("$1" --quiet exec --no-home --no-mount cwd --pwd / "${KIT_IMAGE}" bash); }
+runtime::bare_shell() { KIT_SHELL=("${KIT_TOOL}" --quiet exec --no-home --no-mount cwd --pwd / "${KIT_IMAGE}" bash); }

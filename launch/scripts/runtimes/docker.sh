@@ -5,6 +5,7 @@
 # auto: 1
 # where: local
 
+KIT_TOOL=docker
 source "${KIT_RUN_DIR}/lib/oci.sh"
 
 runtime::check() {
@@ -12,8 +13,6 @@ runtime::check() {
   local problem
   problem="$(docker info 2>&1 >/dev/null)" || kit::die "no Docker Engine answers: ${problem##*$'\n'}" "start it, or join the group docker: docker info" runtime-missing
 }
-
-runtime::prepare() { oci::prepare docker; }
 
 runtime::exec() {
   oci::choose_options "$1"
@@ -49,7 +48,3 @@ docker::add_groups() {
   [[ -e /dev/kfd ]] || return 0
   while read -r kit_group; do ((kit_group == 0)) || KIT_OCI_OPTIONS+=(--group-add "${kit_group}"); done < <(stat -c %g -- /dev/kfd /dev/dri/renderD* 2>/dev/null | sort -nu)
 }
-
-runtime::enter() { oci::enter docker "$@"; }
-runtime::works() { oci::works docker; }
-runtime::bare_shell() { oci::bare_shell docker; }

@@ -5,13 +5,12 @@
 # auto: 2
 # where: local
 
+KIT_TOOL=podman
 source "${KIT_RUN_DIR}/lib/oci.sh"
 
 runtime::check() {
   command -v podman >/dev/null || kit::die "podman is not installed here" "install it, or use another runtime" runtime-missing
 }
-
-runtime::prepare() { oci::prepare podman; }
 
 runtime::exec() {
   oci::choose_options "$1"
@@ -29,7 +28,3 @@ runtime::exec() {
   environment::keep
   exec podman run "${KIT_OCI_OPTIONS[@]}" "${KIT_IMAGE#docker://}" "${@:2}"
 }
-
-runtime::enter() { oci::enter podman "$@"; }
-runtime::works() { oci::works podman; }
-runtime::bare_shell() { oci::bare_shell podman; }

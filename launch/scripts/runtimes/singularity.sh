@@ -5,11 +5,5 @@
 # instead-of: apptainer
 # user-namespaces: unless-setuid
 
-source "${KIT_RUN_DIR}/lib/image.sh"
+KIT_TOOL=singularity
 source "${KIT_RUN_DIR}/lib/sif.sh"
-
-runtime::check() { sif::check singularity; }
-runtime::prepare() { :; }
-runtime::exec() { sif::exec singularity "$@"; }
-runtime::setuid() { sif::setuid singularity; }
-runtime::bare_shell() { sif::bare_shell singularity; }
