@@ -29,5 +29,5 @@ image_python::become() {
   runtime::check
   runtime::prepare
 } </dev/null
-kit_functions="$(declare -f program::find_python program::has_module program::has_file image_python::become)"
+kit_functions="$(declare -f kit::split program::find_python program::has_module program::has_file image_python::become)"
 runtime::exec bash -c "${kit_functions}; image_python::become \"\$@\"" bash "${@:1:2}"

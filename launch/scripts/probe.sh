@@ -100,7 +100,7 @@ probe::machine() {
     probe::say rdma "${first%%/*}" "${second}" "$(cat "${fact}/link_layer" 2>/dev/null)"
   done
   fabric::look ''
-  read -ra words <<<"${KIT_FABRIC}"
+  kit::split words ' ' "${KIT_FABRIC}"
   probe::say fabric "${words[@]}"
 }
 

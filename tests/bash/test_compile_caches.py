@@ -79,13 +79,19 @@ def test_each_cache_has_its_place_in_a_folder_of_the_image_and_the_machine_on_th
 
 
 def test_what_the_image_says_stays(tmp_path: Path) -> None:
-    script = 'source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=1 KIT_RUNTIME=apptainer; cache::set_variables;' + SHOWS
+    script = (
+        'source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=1 KIT_RUNTIME=apptainer; cache::set_variables;'
+        + SHOWS
+    )
     done = bash(script, tmp_path, env=slurm(KIT_RUN_DIR=str(SCRIPTS), TORCHINDUCTOR_CACHE_DIR="/image"))
     assert done.stdout.splitlines() == [f"{tmp_path}/triton", "/image", f"{tmp_path}/cuda", f"{tmp_path}/jax"]
 
 
 def test_on_several_nodes_jax_is_left_alone(tmp_path: Path) -> None:
-    script = 'source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=2 KIT_RUNTIME=apptainer; cache::set_variables;' + SHOWS
+    script = (
+        'source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=2 KIT_RUNTIME=apptainer; cache::set_variables;'
+        + SHOWS
+    )
     assert bash(script, tmp_path, env=slurm(KIT_RUN_DIR=str(SCRIPTS))).stdout.splitlines()[3] == ""
 
 
@@ -106,7 +112,7 @@ def test_bytecode_is_kept_where_the_image_has_none(runtime: str, files: list[str
         path.touch()
     stub(tmp_path / "bin", "python3", "exit 1")
     script = f"""
-    source "${{KIT_RUN_DIR}}/lib/program.sh" # as container.sh does
+    for name in messages program; do source "${{KIT_RUN_DIR}}/lib/${{name}}.sh"; done # as container.sh does
     source "${{KIT_RUN_DIR}}/lib/cache.sh"
     cd "$1" && mkdir -p cache && KIT_CACHE_DIR="$1/cache" NNODES=1 KIT_RUNTIME={runtime} PATH="$1/bin:/usr/bin:/bin"
     cache::set_variables

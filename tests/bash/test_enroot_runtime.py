@@ -436,7 +436,7 @@ def test_folders_below_which_this_run_mounts_something_are_opened(open_folder: P
     if as_ordinary_user():
         subprocess.run(["chown", "-R", "--no-dereference", f"{NOBODY}:{NOBODY}", str(rootfs), str(outside)], check=True)
     script = """
-    source "${KIT_RUN_DIR}/lib/enroot.sh"
+    for name in messages enroot; do source "${KIT_RUN_DIR}/lib/${name}.sh"; done
     KIT_MOUNTS=(/x /data/set ro /x /link/set ro /x /kept rw) KIT_CACHE=node KIT_CACHE_ROOT=/local/kit-1/cache
     enroot::open_folders "$1"
     """

@@ -47,7 +47,9 @@ def test_ranks_of_the_sites_hooks_do_not_reach_a_program_that_starts_its_own(tmp
 
 def test_a_full_disk_keeps_no_python_from_being_found(tmp_path: Path) -> None:
     stub(tmp_path / "bin", "python3", "exit 0\n")
-    script = f'{FULL}source "${{KIT_RUN_DIR}}/lib/program.sh"; program::find_python torch; printf "%s" "${{KIT_PYTHON}}"'
+    script = (
+        f'{FULL}source "${{KIT_RUN_DIR}}/lib/messages.sh"; source "${{KIT_RUN_DIR}}/lib/program.sh"; program::find_python torch; printf "%s" "${{KIT_PYTHON}}"'
+    )
     done = bash(script, env=environment(tmp_path / "bin", KIT_RUN_DIR=str(SCRIPTS)))
     assert (done.stdout, done.stderr) == (f"{tmp_path}/bin/python3", "")
 
@@ -66,7 +68,7 @@ def test_packages_that_an_upgrade_of_python_left_behind_choose_no_python(left: s
     for folder, version in (("own", "python3.12"), ("other", "python3.11")):
         stub(tmp_path / folder / "bin", version, "exit 1\n")
         (tmp_path / folder / "bin/python3").symlink_to(version)
-    script = 'source "${KIT_RUN_DIR}/lib/program.sh"; program::find_python torch; printf "%s %s" "${KIT_PYTHON}" "${KIT_HAS}"'
+    script = 'source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/lib/program.sh"; program::find_python torch; printf "%s %s" "${KIT_PYTHON}" "${KIT_HAS}"'
     done = bash(script, env=environment(tmp_path / "own/bin", tmp_path / "other/bin", KIT_RUN_DIR=str(SCRIPTS)))
     assert (done.stdout, done.stderr) == (f"{tmp_path}/{chosen}/bin/python3 torch", "")
 

@@ -27,6 +27,7 @@ def routes(*found: tuple[str, str]) -> str:
     return HEAD + "".join(rows)
 
 
+PARTS = "".join(f"source '{SCRIPTS}/lib/{name}.sh'\n" for name in ("messages", "interface"))
 TABLE = routes(("eth0", "0.0.0.0/0"), ("eth0", "192.0.2.0/24"), ("ib0", "10.0.0.0/8"), ("ib1", "10.200.0.0/16"), ("ib2", "10.200.255.4/30"))
 
 
@@ -36,7 +37,7 @@ TABLE = routes(("eth0", "0.0.0.0/0"), ("eth0", "192.0.2.0/24"), ("ib0", "10.0.0.
 )
 def test_the_most_specific_route_names_the_interface(address: str, interface: str) -> None:
     for table in (TABLE, HEAD + "".join(reversed(TABLE.splitlines(keepends=True)[1:]))):
-        done = bash('source "$1"; interface::find "$2" <<<"$3"; printf %s "${interface:-}"', SCRIPTS / "lib/interface.sh", address, table, env=environment())
+        done = bash(f'{PARTS}interface::find "$1" <<<"$2"; printf %s "${{interface:-}}"', address, table, env=environment())
         assert done.stdout == interface, done.stderr
 
 
@@ -61,20 +62,19 @@ def test_the_most_specific_route_of_ipv6_names_the_interface(address: str, inter
         network = ipaddress.IPv6Network(text)
         rows.append(f"{network.network_address.packed.hex()} {network.prefixlen:02x} {'0' * 32} 00 {'0' * 32} 00000400 00000002 00000000 00000001 {name:>8}\n")
     for table in ("".join(rows), "".join(reversed(rows))):
-        done = bash('source "$1"; interface::find "$2" <<<"$3"; printf %s "${interface:-}"', SCRIPTS / "lib/interface.sh", address, table, env=environment())
+        done = bash(f'{PARTS}interface::find "$1" <<<"$2"; printf %s "${{interface:-}}"', address, table, env=environment())
         assert done.stdout == interface, done.stderr
 
 
 @pytest.mark.parametrize("address", ["10.0.255.1", "fd00:a:b::1", "::1", "2001:db8::", "fe80::1:0:2", "1:2:3:4:5:6:7:8"])
 def test_the_bytes_of_an_address(address: str) -> None:
-    done = bash('source "$1"; interface::hex "$2"; printf %s "${kit_hex}"', SCRIPTS / "lib/interface.sh", address, env=environment())
+    done = bash(f'{PARTS}interface::hex "$1"; printf %s "${{kit_hex}}"', address, env=environment())
     assert done.stdout == ipaddress.ip_address(address).packed.hex()
 
 
 def test_without_a_route_no_interface_is_named() -> None:
     done = bash(
-        'source "$1"; interface::find 10.0.0.1 <<<"$2"; printf %s "${interface:-}"',
-        SCRIPTS / "lib/interface.sh",
+        f'{PARTS}interface::find 10.0.0.1 <<<"$1"; printf %s "${{interface:-}}"',
         routes(("lo", "192.0.2.0/24")),
         env=environment(),
     )
@@ -87,7 +87,7 @@ def route() -> tuple[str, str]:
     for line in Path("/proc/net/route").read_text().splitlines()[1:]:
         name, destination, *_ = line.split()
         address = str(ipaddress.ip_address(bytes.fromhex(destination)[::-1]) + 1)
-        done = bash('source "$1"; interface::find "$2" </proc/net/route; printf %s "${interface:-}"', SCRIPTS / "lib/interface.sh", address, env=environment())
+        done = bash(f'{PARTS}interface::find "$1" </proc/net/route; printf %s "${{interface:-}}"', address, env=environment())
         if done.stdout == name:
             return name, address
     pytest.fail("this machine has no route to anywhere")

@@ -207,6 +207,7 @@ def test_a_connection_to_the_master_on_another_node_is_one(master: str, peer: st
     table = f"  sl  local_address rem_address   st\n   0: 0901000A:C350 {peer}:EE48 01 00000000:00000000 00:00000000 00000000  0 0 77 1\n"
     (tmp_path / "table").write_text(table)
     script = f"""
+    source {SCRIPTS}/lib/messages.sh
     source {SCRIPTS}/lib/rank.sh
     ls() {{ echo "lrwx------ 1 me me 64 Nov 1 00:00 /proc/$$/fd/5 -> socket:[77]"; }}
     cd "$1"; peers::connections() {{ cat table; }}

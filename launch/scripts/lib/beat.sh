@@ -80,7 +80,6 @@ beat::listen() {
   IFS= read -r -t 0.25 -u "${KIT_BEATS}" line || rc=$?
   KIT_HEARD+="${line}" # it may have been interrupted in the middle of a line, where this machine is busy
   if ((rc == 0)); then
-    # Not by `read <<<`: before 5.1 bash writes that to /tmp, which may be full.
     [[ ! "${KIT_HEARD}" =~ ^([^ ]+)\ ([^ ]+)\ ([^ ]+)$ ]] || beat::hear "${BASH_REMATCH[@]:1}"
     KIT_HEARD=''
   elif ((rc <= 128)); then

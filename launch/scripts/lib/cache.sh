@@ -117,7 +117,7 @@ cache::set_variables() {
 cache::lacks_bytecode() {
   local kit_folder
   local -a kit_folders
-  IFS=: read -ra kit_folders < <(printf '%s\n' "${PATH}")
+  kit::split kit_folders : "${PATH}"
   for kit_folder in "${kit_folders[@]}"; do
     [[ -x "${kit_folder}/python3" || -x "${kit_folder}/python" ]] || continue
     program::has_file "${kit_folder}/python3" torch/__init__.py || continue

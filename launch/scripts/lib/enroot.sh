@@ -8,7 +8,6 @@ source "${KIT_RUN_DIR}/lib/image_variables.sh"
 enroot::configured() {
   local info
   if info="$(env -u ENROOT_DATA_PATH enroot info 2>/dev/null)"; then
-    # `<<<` would write to /tmp before bash 5.1, which may be full.
     printf '%s\n' "${info}" | sed -n 's/^ *ENROOT_DATA_PATH=//p'
   else
     enroot::configured_before_4
@@ -86,7 +85,7 @@ enroot::open_folders() {
   for ((i = 1; i < ${#KIT_MOUNTS[@]}; i += 3)); do targets+=("${KIT_MOUNTS[i]}"); done
   for target in "${targets[@]}"; do
     path="$1"
-    IFS=/ read -ra parts < <(printf '%s\n' "${target%/*}")
+    kit::split parts / "${target%/*}"
     for part in "${parts[@]}"; do
       path+="/${part}"
       [[ -d "${path}" && ! -L "${path}" && "${part}" != .. ]] || break # a link may lead out of the container

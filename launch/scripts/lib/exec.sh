@@ -7,7 +7,7 @@ source "${KIT_RUN_DIR}/lib/steps.sh"
 exec::attach() {
   environment::forget_shell
   local -a hosts facts=()
-  IFS=, read -ra hosts < <(printf '%s\n' "$1")
+  kit::split hosts , "$1"
   shift
   while [[ "$1" != -- ]]; do
     export "${1?}"
@@ -71,7 +71,7 @@ exec::become() {
   done
   local -a hosts
   local -i rank=0
-  IFS=, read -ra hosts < <(printf '%s\n' "${KIT_HOSTS}")
+  kit::split hosts , "${KIT_HOSTS}"
   while ((rank < ${#hosts[@]} - 1)) && [[ "${hosts[rank]}" != "$(kit::node)" ]]; do rank+=1; done
   export NODE_RANK="${rank}" KIT_BESIDE=yes
   # By the first rank's number the engines name the node's container.

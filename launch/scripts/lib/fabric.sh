@@ -78,21 +78,13 @@ fabric::look_at_ethernet() {
   done
 }
 
-# fabric::split SEPARATOR TEXT - sets the caller's `words`; without a process, and without the file in /tmp that `<<<` needs before bash 5.1.
-fabric::split() {
-  local - IFS="$1"
-  set -f
-  # shellcheck disable=SC2206  # it is to be split
-  words=($2)
-}
-
 # fabric::find_lacks ROOT - sets KIT_LACKS to the files that NCCL needs for KIT_FABRIC, and that are not here.
 fabric::find_lacks() {
   local -a folders words
   local driver
   local IFS=$' \t\n' # the job may have its own
   KIT_LACKS=()
-  fabric::split ' ' "${KIT_FABRIC}"
+  kit::split words ' ' "${KIT_FABRIC}"
   local -r kind="${words[0]}"
   fabric::find_folders "$1"
   case "${kind}" in
@@ -112,7 +104,7 @@ fabric::find_lacks() {
     ib | roce | efa | opa)
       fabric::has "$1" libibverbs.so.1 || KIT_LACKS+=(libibverbs.so.1)
       # One of them is enough: a node's other adapters may be for its storage.
-      fabric::split , "${words[1]:-}"
+      kit::split words , "${words[1]:-}"
       for driver in "${words[@]}"; do
         if [[ "${driver}" == [?-] ]] || fabric::has "$1" "libibverbs/lib${driver}-rdmav*.so"; then break; fi
         [[ "${driver}" != "${words[-1]}" ]] || KIT_LACKS+=("lib${words[0]}-rdmav*.so")
@@ -125,9 +117,7 @@ fabric::find_lacks() {
 # fabric::find_folders ROOT - sets the caller's `folders` to those in which the loader looks for libraries.
 fabric::find_folders() {
   local file line
-  local -a words
-  fabric::split : "${LD_LIBRARY_PATH:-}"
-  folders=("${words[@]}")
+  kit::split folders : "${LD_LIBRARY_PATH:-}"
   for file in "$1"/etc/ld.so.conf "$1"/etc/ld.so.conf.d/*.conf; do
     while read -r line _; do [[ "${line}" != /* ]] || folders+=("${line}"); done 2>/dev/null <"${file}" || true
   done
@@ -155,7 +145,7 @@ fabric::can_open() {
 fabric::check() {
   local name locked='' line where='the container' IFS=$' \t\n'
   local -a problems=() fixes=() words
-  fabric::split ' ' "${KIT_FABRIC}"
+  kit::split words ' ' "${KIT_FABRIC}"
   local -r kind="${words[0]}" up="${words[2]:-}" down="${words[3]:-}"
   ! fabric::is_unwanted "${kind}" || return 0
   while read -r _ _ name locked _; do [[ "${name}" != memory ]] || break; done 2>/dev/null <"$1/proc/self/limits" || locked=unlimited

@@ -60,7 +60,7 @@ gpus::check() {
     kit::die "${kit_where} shows no GPU's device file (/dev/nvidia0), and the job asked for ${KIT_GPUS_PER_NODE}" \
       "look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option" fewer-gpus
   if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
-    IFS=, read -ra kit_gpus < <(printf '%s\n' "${CUDA_VISIBLE_DEVICES}")
+    kit::split kit_gpus , "${CUDA_VISIBLE_DEVICES}"
   elif command -v nvidia-smi >/dev/null; then
     kit_said="$(gpus::ask 2>/dev/null)" || kit_rc=$?
     ((kit_rc != 124)) || return 0 # a slow tool says nothing of the GPUs

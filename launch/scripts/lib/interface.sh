@@ -64,12 +64,12 @@ interface::find_v6() {
 interface::hex() {
   local -a words=() last=()
   if [[ "$1" != *:* ]]; then
-    IFS=. read -ra words < <(printf '%s\n' "$1")
+    kit::split words . "$1"
     printf -v kit_hex '%02x' "${words[@]}"
     return
   fi
-  [[ "$1" != *::* ]] || IFS=: read -ra last < <(printf '%s\n' "${1##*::}")
-  IFS=: read -ra words < <(printf '%s\n' "${1%%::*}")
+  [[ "$1" != *::* ]] || kit::split last : "${1##*::}"
+  kit::split words : "${1%%::*}"
   while ((${#words[@]} + ${#last[@]} < 8)); do words+=(0); done
   words+=("${last[@]}")
   printf -v kit_hex '%04x' "${words[@]/#/0x}"

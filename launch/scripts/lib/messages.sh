@@ -16,6 +16,15 @@ kit::die() {
 # kit::if_there FUNCTION WORD... - calls it where this run has the file that defines it.
 kit::if_there() { ! declare -F "$1" >/dev/null || "$@"; }
 
+# kit::split NAME SEPARATOR TEXT - sets the array of that name. `read -a <<<` would write to /tmp before bash 5.1, and that may be full.
+kit::split() {
+  local - IFS="$2"
+  local -n kit_parts="$1"
+  set -f
+  # shellcheck disable=SC2206  # it is to be split
+  kit_parts=($3)
+}
+
 # kit::start_again [NODE] - prints the command that starts this job again, without that node: of an array this task alone. The values of
 # secrets are gone when a run has ended, and kit alone reads them anew.
 kit::start_again() {

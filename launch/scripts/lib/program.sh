@@ -6,7 +6,7 @@ program::find_python() {
   local -a kit_folders
   local kit_folder kit_name kit_python
   KIT_PYTHON='' KIT_HAS=''
-  mapfile -t -d : kit_folders < <(printf '%s' "${PATH}") # `<<<` writes to /tmp before bash 5.1, and that may be full
+  kit::split kit_folders : "${PATH}"
   for kit_name in python3 python; do
     for kit_folder in "${kit_folders[@]}"; do
       kit_python="${kit_folder}/${kit_name}"

@@ -27,7 +27,7 @@ pulse::look() {
     pid="${pid#/proc/}" pid="${pid%/environ}"
     text=''
     { read -r -d '' text <"/proc/${pid}/stat"; } 2>/dev/null || [[ -n "${text}" ]] || continue
-    # shellcheck disable=SC2206  # numbers and a letter; `read <<<` would write to /tmp before bash 5.1, and that may be full
+    # shellcheck disable=SC2206  # numbers and a letter
     stat=(${text##*) })
     ticks=$((stat[11] + stat[12] + stat[13] + stat[14])) moved=0
     while read -r name value; do [[ "${name}" != [rw]char: ]] || moved+="${value}"; done 2>/dev/null <"/proc/${pid}/io" || true

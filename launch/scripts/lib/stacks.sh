@@ -9,8 +9,6 @@
 # "pause" or "no-pause": without py-spy, which pauses each process for some milliseconds. PY_SPY are
 # files that may be one.
 #
-# There is no `<<<` here: before bash 5.1 it writes to /tmp, which may be full.
-#
 # It prints fields with tabs between them, the node's name first, for diagnose/hang/stacks.py:
 #   process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
 set -euo pipefail +o posix +o noclobber && shopt -u failglob
