@@ -47,9 +47,6 @@ probe::line() {
   line="${line:0:900}"
 }
 
-# probe::last - the last line of the input, for an error's words.
-probe::last() { grep -v '^[[:space:]]*$' | tail -n 1; }
-
 probe::mode() { stat --format='%n is of %U:%G with mode %a' -- "$1" 2>/dev/null; }
 
 # probe::place FACT FOLDER [MORE] - what is written there ends up where: of the folder, or the nearest one above it that exists, why it
@@ -129,7 +126,7 @@ probe::gpus() {
     [[ "${said}" != *' MIG '* ]] || probe::say gpus-of-slurm "$(probe::count_gpus <<<"${said}")"
     ((${#names[@]} == 0)) || probe::say gpu "${names[@]}"
   else
-    probe::say gpus 0 "${#cards[@]}" "$(probe::last <<<"${said}")"
+    probe::say gpus 0 "${#cards[@]}" "$(kit::last_line <<<"${said}")"
     return
   fi
   said="$(timeout 10 nvidia-smi 2>/dev/null)"
@@ -167,7 +164,7 @@ probe::namespaces() {
   elif said="$(timeout 5 unshare --user --map-root-user true 2>&1)"; then
     probe::say namespaces ok
   else
-    probe::say namespaces "$(probe::last <<<"${said}")" "$(probe::restriction '')"
+    probe::say namespaces "$(kit::last_line <<<"${said}")" "$(probe::restriction '')"
   fi
   for kind in subuid subgid; do
     said="$(grep -sE "^($(id -un)|${UID}):" "/etc/${kind}" | head -n 1)"
@@ -194,7 +191,7 @@ probe::runtime() {
   local said folder
   said="$(runtime::setuid)"
   [[ -z "${said}" ]] || probe::say setuid "$1" "${said}"
-  [[ -z "${ASKED[engines]:-}" ]] || said="$(runtime::works 2>&1)" || probe::say stopped "$1" "$(probe::last <<<"${said}")"
+  [[ -z "${ASKED[engines]:-}" ]] || said="$(runtime::works 2>&1)" || probe::say stopped "$1" "$(kit::last_line <<<"${said}")"
   said="$(runtime::cannot_mount)"
   [[ -z "${said}" ]] || probe::say cannot-mount "$1" "${said}"
   said="$(runtime::cannot_mount_data)"

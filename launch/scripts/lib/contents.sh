@@ -59,7 +59,7 @@ contents::start() {
     probe::say start ok
     contents::tell <<<"${said}"
   else
-    probe::say start "$(probe::last <<<"${said}")"
+    probe::say start "$(kit::last_line <<<"${said}")"
   fi
 }
 
@@ -111,7 +111,7 @@ contents::list() {
 kit-cuda|$(sed -n 's/^CUDA_VERSION="\{0,1\}\([0-9.]*\).*/\1/p' <<<"${variables}")|$(sed -n 's/^NVIDIA_REQUIRE_CUDA=//p' <<<"${variables}")"
   else
     said="$(grep -v '^kit-' <<<"${said}")"
-    probe::say unpack "$(grep -i compress <<<"${said}" | head -n 1)" "$(probe::last <<<"${said}")"
+    probe::say unpack "$(grep -i compress <<<"${said}" | head -n 1)" "$(kit::last_line <<<"${said}")"
   fi
 }
 

@@ -52,8 +52,8 @@ health::ask_program() {
   printf 'does not pass %s: %s' "${KIT_HEALTH##*/}" "${last:-exit code ${rc}}"
 }
 
-# health::last_line - prints the last line of its input that is not empty, without what means something where it is shown or kept.
-health::last_line() { { grep -v '^[[:space:]]*$' || true; } | tail -n 1 | tr '|\000-\011\013-\037\177' '?' | cut -b 1-200; }
+# health::last_line - prints the last line of its input, without what means something where it is shown or kept.
+health::last_line() { { kit::last_line || true; } | tr '|\000-\011\013-\037\177' '?' | cut -b 1-200; }
 
 health::look_at_disk() {
   local probe said

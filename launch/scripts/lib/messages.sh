@@ -45,6 +45,9 @@ kit::start_again() {
   fi
 }
 
+# kit::last_line - prints the last line of its input that is not empty: an error's words.
+kit::last_line() { grep -v '^[[:space:]]*$' | tail -n 1; }
+
 # kit::first_ten - prints the first ten of the nodes on its input, and how many there are besides.
 kit::first_ten() {
   local -a nodes

@@ -47,7 +47,7 @@ mounted_image::try() {
     fi
     KIT_WHY_NOT="$(mounted_image::missing)"
     [[ -z "${KIT_WHY_NOT}" ]] || return 1
-    KIT_WHY_NOT="$(grep -v '^[[:space:]]*$' < <(printf '%s\n' "${said}") | tail -n 1)" || KIT_WHY_NOT='enroot does not say why'
+    KIT_WHY_NOT="$(printf '%s\n' "${said}" | kit::last_line)" || KIT_WHY_NOT='enroot does not say why'
     ((tries == 3)) || kit::say "cannot mount ${KIT_IMAGE}, and tries again: ${KIT_WHY_NOT}"
     sleep 0.2
   done

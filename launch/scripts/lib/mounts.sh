@@ -53,6 +53,6 @@ mounts::try_data() {
   # What serves the files holds the output open, so that nothing of it is left when this goes on.
   # shellcheck disable=SC2016 # the container's shell expands it
   said="$(runtime::exec bash -c 'for folder; do cd -- "${folder}" || exit; done' bash "${targets[@]}" 2>&1 </dev/null)" ||
-    kit::die "cannot mount ${files[*]} here: $(grep -v '^[[:space:]]*$' < <(printf '%s\n' "${said}") | tail -n 1)" \
+    kit::die "cannot mount ${files[*]} here: $(printf '%s\n' "${said}" | kit::last_line)" \
       "what this node lacks: kit doctor JOB; whether the file is sound: unsquashfs -s FILE" data-not-mounted
 }
