@@ -256,7 +256,7 @@ def test_a_file_that_is_no_request_changes_nothing_while_the_ranks_save(team: Te
 def test_what_is_kept_of_rays_logs_the_group_can_read_and_nobody_else_can_write(umask: str, tmp_path: Path) -> None:
     script = """
     umask "$1" && cd -- "$2" && mkdir -p ray-1-2/session_latest/logs log && echo said >ray-1-2/session_latest/logs/raylet.out
-    source "${KIT_RUN_DIR}/lib/ray.sh"
+    for name in messages ray; do source "${KIT_RUN_DIR}/lib/${name}.sh"; done
     KIT_RAY_DIR="$2/ray-1-2" KIT_LOG_DIR="$2/log" NODE_RANK=1
     set -m
     sleep 60 &

@@ -513,6 +513,7 @@ def test_where_the_ranks_have_ended_a_node_that_hears_no_other_waits_before_it_g
 
 BEATS_END = """
 source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/ending.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 job::hosts() { printf '%s\\n' node1 node2; }
 lost::hosts() { job::hosts; }

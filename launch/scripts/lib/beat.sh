@@ -71,7 +71,7 @@ beat::wait() {
 # beat::listen - hears the next line, or waits for it a quarter of a second.
 beat::listen() {
   local line
-  local -i rc=0 tries
+  local -i rc=0
   if [[ -z "${KIT_BEATS}" ]]; then # nobody can tell any more whether the ranks work
     sleep 0.25
     KIT_WORKED_AT="${SECONDS}"
@@ -84,10 +84,7 @@ beat::listen() {
     KIT_HEARD=''
   elif ((rc <= 128)); then
     # Where Slurm ends the job, it ends those tasks first; then beat::name_silent still asks which node was not heard.
-    for ((tries = 0; tries < 8; tries++)); do
-      [[ -z "${KIT_SIGNAL}" ]] || return 0
-      sleep 0.25
-    done
+    ! ending::await_signal 2 || return 0
     [[ -n "${KIT_LOOPBACK:-}" ]] || kit::say "the nodes send no more beats: from now on Slurm alone notices a dead one; log/${KIT_ID}/.beat may say why"
     beat::end
     KIT_BEAT_AT=() KIT_SHARES=()
@@ -197,20 +194,17 @@ beat::end() {
 # beat::end_ranks SRUN_PID - ends this attempt's steps. Their sruns would wait for a node that does not answer.
 beat::end_ranks() {
   local -a steps
-  local -i tries most=4
+  local -i most_s=1
   beat::end
   if [[ -z "${KIT_LOOPBACK:-}" ]]; then
     mapfile -t steps < <(again::running 'ranks|beat')
     if ((${#steps[@]} > 0)); then
       scancel "${steps[@]}" || true
     else
-      most=40 # Slurm does not answer: srun itself tells the ranks, and needs some seconds for it
+      most_s=10 # Slurm does not answer: srun itself tells the ranks, and needs some seconds for it
       kill -TERM "$1" 2>/dev/null || true
     fi
-    for ((tries = 0; tries < most; tries++)); do
-      kill -0 "$1" 2>/dev/null || break
-      sleep 0.25
-    done
+    kit::await_end "$1" "${most_s}"
     kill -KILL "${KIT_BEAT_PID}" "$1" 2>/dev/null || true
   else
     kill -TERM "$1" 2>/dev/null || true

@@ -129,7 +129,7 @@ ending::explain_failure() {
 # the grace time of a preempted job begins, or for `scancel --signal=TERM`; where they have saved, the run goes on in another attempt.
 ending::heed_slurm() {
   local stopped facts
-  ending::await_signal "${srun_code}" 2
+  ! ending::await_signal 2 || ending::after_signal "${srun_code}"
   stopped="$(event::of rank_ended | grep -F '"stopped": true}')" || return 0
   facts="$(ending::facts)"
   [[ "${facts}" == *' JobState='* ]] || return 0
@@ -138,14 +138,14 @@ ending::heed_slurm() {
   preempt::ranks_told_to_stop "${stopped}" "${facts}"
 }
 
-# ending::await_signal CODE SECONDS - ends this script if Slurm ends the job: it may end the ranks up to two seconds before it tells this script.
+# ending::await_signal SECONDS - whether Slurm ends the job: it may end the ranks up to two seconds before it tells this script.
 ending::await_signal() {
   local -i tries
-  for ((tries = 0; tries < 4 * $2; tries++)); do
+  for ((tries = 0; tries < 4 * $1; tries++)); do
     [[ -z "${KIT_SIGNAL}" ]] || break
     sleep 0.25
   done
-  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "$1"
+  [[ -n "${KIT_SIGNAL}" ]]
 }
 
 # ending::facts - prints what Slurm knows of this job, each fact between spaces; none if it does not answer in time.

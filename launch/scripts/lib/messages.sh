@@ -1,5 +1,5 @@
 # messages.sh - what kit says to people, on standard error, each line behind the name of the node that says it. No program reads it.
-# Where the disk with the log is full, the run goes on without.
+# Where the disk with the log is full, the run goes on without. And what several scripts need besides.
 
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 kit::say() { printf 'kit: %s: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$*" >&2 || true; } # without a fork
@@ -23,6 +23,15 @@ kit::split() {
   set -f
   # shellcheck disable=SC2206  # it is to be split
   kit_parts=($3)
+}
+
+# kit::await_end PROCESS SECONDS - returns when the process has ended, or these are over.
+kit::await_end() {
+  local -i kit_tries
+  for ((kit_tries = 0; kit_tries < 20 * $2; kit_tries++)); do
+    kill -0 "$1" 2>/dev/null || return 0
+    sleep 0.05
+  done
 }
 
 # kit::start_again [NODE] - prints the command that starts this job again, without that node: of an array this task alone. The values of

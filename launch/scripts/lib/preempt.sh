@@ -176,13 +176,13 @@ preempt::requeue() {
       ((SECONDS - begin_s < KIT_REQUEUE_S)) || break
       [[ -n "${away}" ]] || kit::say "slurmctld does not answer, and is asked again: ${answer}"
       away=yes
-      ending::await_signal "${KIT_GO_ON}" 5
+      ! ending::await_signal 5 || ending::after_signal "${KIT_GO_ON}"
     elif [[ -n "${away}" ]]; then
       away='' # it is back
     else
       refusals+=1
       ((refusals < 2)) || break # the first time slurmctld may only just have come back, or the job been cancelled
-      ending::await_signal "${KIT_GO_ON}" 2
+      ! ending::await_signal 2 || ending::after_signal "${KIT_GO_ON}"
     fi
   done
   kit::say "it does not: ${answer}"

@@ -93,13 +93,7 @@ rank::tell() {
 }
 
 # rank::flush - lets the last lines through; but a process that the program left behind may hold its output open for ever.
-rank::flush() {
-  local -i kit_waited
-  for ((kit_waited = 0; kit_waited < 40; kit_waited++)); do
-    kill -0 "${kit_logger}" 2>/dev/null || break
-    sleep 0.05
-  done
-}
+rank::flush() { kit::await_end "${kit_logger}" 2; }
 
 # sed -u would read byte by byte, and busybox's sed has no -u; stdbuf, where there is one, makes only its output go line by line.
 rank::prefix() {

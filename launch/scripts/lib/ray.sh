@@ -76,10 +76,7 @@ ray::end() {
   trap '' TERM INT HUP # one that comes now would cut this short
   [[ -n "${KIT_RAY:-}" ]] || return 0
   kill -TERM "${KIT_RAY}" 2>/dev/null || true
-  for ((kit_tries = 0; kit_tries < 20; kit_tries++)); do
-    kill -0 "${KIT_RAY}" 2>/dev/null || break
-    sleep 0.1
-  done
+  kit::await_end "${KIT_RAY}" 2
   kill -KILL -- "-${KIT_RAY}" 2>/dev/null || true
   (($1 == 0 || $1 == 143)) || (
     [[ -z "${KIT_SHARE:-}" ]] || umask 027 # they are for the group, even if the user's umask has closed Ray's own
