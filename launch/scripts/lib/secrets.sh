@@ -28,13 +28,10 @@ secrets::check_inside() {
 # holds NAME=value entries that end in NUL; nothing in it is code.
 secrets::take() {
   secrets::check_inside
-  local -r kit_options="$-"
-  local kit_pair
+  local - kit_pair
   set +vx # a trace of these scripts is not to show them
   # Of a locale that is not here, bash would warn for each of them.
   while IFS='' LC_ALL=C read -r -d '' kit_pair; do export "${kit_pair?}"; done <"${KIT_SECRETS_FILE}" 2>/dev/null
-  [[ "${kit_options}" != *v* ]] || set -v
-  [[ "${kit_options}" != *x* ]] || set -x
 }
 
 # secrets::forget [FACTS] - removes them at the end of the run, unless Slurm starts this job again, or may do so, by what it knows of the
