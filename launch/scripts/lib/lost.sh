@@ -41,13 +41,8 @@ lost::may_go_on() {
   declare -F restart::consider >/dev/null && ((KIT_RESTARTS < KIT_MAX_RESTARTS && $(lost::hosts | wc -l) > $(lost::needed)))
 }
 
-lost::needed() {
-  if ((KIT_SPARES > 0)); then
-    printf '%d' "$((SLURM_JOB_NUM_NODES - KIT_SPARES))"
-  else
-    printf '%d' "${KIT_LEAST_NODES}"
-  fi
-}
+# lost::needed - prints with how many nodes the job can go on.
+lost::needed() { printf '%d' "$((KIT_SPARES > 0 ? SLURM_JOB_NUM_NODES - KIT_SPARES : KIT_LEAST_NODES))"; }
 
 # lost::leave_out - when the ranks start again: sets KIT_HOSTS and NNODES to what is left. A node that went down meanwhile, Slurm has
 # taken out of the job, for good; it may have died before it was ever heard of, been a spare, or have booted again since.

@@ -41,9 +41,8 @@ notify::end() {
 
 # notify::elapsed - prints the seconds since the job began, which may be before this script did: see again.sh.
 notify::elapsed() {
-  local now
-  printf -v now '%(%s)T' -1
-  printf '%d' "$((${SLURM_JOB_START_TIME:-0} > 0 ? now - SLURM_JOB_START_TIME : SECONDS))"
+  event::now
+  printf '%d' "$((${SLURM_JOB_START_TIME:-0} > 0 ? ${KIT_NOW%.*} - SLURM_JOB_START_TIME : SECONDS))"
 }
 
 # notify::duration SECONDS
