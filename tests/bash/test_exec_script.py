@@ -44,10 +44,10 @@ def test_the_step_beside_the_ranks_has_nothing_of_another_allocation(tmp_path: P
     done = attach(run, "n2", "bash", "-c", "exit 4")
     assert done.returncode == 4, done.stderr
     words, environ = noted(tmp_path)
-    step = [f"--jobid={JOB_ID}", "--overlap", "--nodelist=n2", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
+    step = ["--nodelist=n2", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--overlap"]
     common = ["--cpu-bind=none", "--mpi=none", "--export=ALL", "--kill-on-bad-exit=0", "--wait=0"]
     facts = [*FACTS, f"KIT_LOG_DIR={run}/log"]
-    assert words == [*step, *common, "bash", f"{run}/run_script.sh", "exec", *facts, "--", "bash", "-c", "exit 4"]
+    assert words == [*step, *common, f"--jobid={JOB_ID}", "bash", f"{run}/run_script.sh", "exec", *facts, "--", "bash", "-c", "exit 4"]
     assert {name: value for name, value in environ.items() if name.startswith(("SLURM_", "SRUN_"))} == KEPT
     assert "outer" not in environ.values()
 
@@ -72,7 +72,7 @@ def test_what_several_nodes_say_comes_with_their_names(said: str, shown: str, tm
     done = attach(run, "n1,n3", "true", body=f"printf '%s' '{said}'; exit 7\n")
     assert (done.returncode, done.stdout) == (7, f"{shown}\n")
     words, _ = noted(tmp_path)
-    assert words[2:6] == ["--nodelist=n1,n3", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"] and "--label" in words
+    assert words[0:4] == ["--nodelist=n1,n3", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"] and "--label" in words
 
 
 def test_a_command_that_is_not_there_is_said_with_the_shells_code(tmp_path: Path) -> None:

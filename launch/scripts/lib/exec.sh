@@ -6,21 +6,16 @@ source "${KIT_RUN_DIR}/lib/steps.sh"
 # ranks have. On any machine where srun is. What a command on several nodes says comes with the node's name in front.
 exec::attach() {
   environment::forget_shell
-  local -a hosts facts=()
+  local fact
+  local -a hosts step
   kit::split hosts , "$1"
   shift
-  while [[ "$1" != -- ]]; do
-    export "${1?}"
-    facts+=("$1")
-    shift
+  for fact in "$@"; do
+    [[ "${fact}" != -- ]] || break
+    export "${fact?}"
   done
-  local binds
-  binds="$(step::binds)"
-  local -a step=(
-    srun --jobid="${SLURM_JOB_ID}" --overlap
-    --nodelist="$(IFS=, && printf '%s' "${hosts[*]}")" --nodes="${#hosts[@]}" --ntasks="${#hosts[@]}" --ntasks-per-node=1
-    ${binds:+--cpu-bind=none} --mpi=none --export=ALL --kill-on-bad-exit=0 --wait=0
-  )
+  step::beside "${hosts[@]}"
+  step+=(--jobid="${SLURM_JOB_ID}")
   exec::forget_slurm
   stage::use
   if declare -F runtime::srun_args >/dev/null; then
@@ -32,9 +27,9 @@ exec::attach() {
   fi
   if ((${#hosts[@]} == 1)); then
     [[ ! -t 0 || ! -t 1 ]] || step+=(--pty)
-    exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" exec "${facts[@]}" "$@"
+    exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" exec "$@"
   fi
-  "${step[@]}" --label bash "${KIT_RUN_DIR}/run_script.sh" exec "${facts[@]}" "$@" 2>&1 | exec::name_nodes "${hosts[@]}"
+  "${step[@]}" --label bash "${KIT_RUN_DIR}/run_script.sh" exec "$@" 2>&1 | exec::name_nodes "${hosts[@]}"
 }
 
 # The step's shape is said in full; the allocation's variables would add theirs, such as one CPU for each task.

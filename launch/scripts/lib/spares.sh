@@ -102,14 +102,11 @@ spares::heed_signal() {
 
 # spares::ask_nodes MASTER... - asks the caller's `asked`, until srun has ended, whose code it returns, or their time is over: 124.
 spares::ask_nodes() {
-  local binds
-  binds="$(step::binds)"
-  local -a step=(
-    srun --nodes="${#asked[@]}" --ntasks="${#asked[@]}" --ntasks-per-node=1 ${binds:+--cpu-bind=none} --mpi=none --export=ALL
-    --nodelist="$(IFS=, && printf '%s' "${asked[*]}")" # else Slurm may put this step on a node that the job has lost
-    --overlap                                          # where a node never answers, this step never ends: the others must not wait for its CPUs
-    --kill-on-bad-exit=0 --wait=0 --open-mode=append --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
-  )
+  local -a step
+  # By their names, else Slurm may put this step on a node that the job has lost; and where one never answers, this step never ends: the
+  # others must not wait for its CPUs.
+  step::beside "${asked[@]}"
+  step+=(--open-mode=append --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out")
   local host answers said unreached part line=''
   local -i rc=0
   local -ri begin_s=SECONDS

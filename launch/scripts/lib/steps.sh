@@ -32,6 +32,16 @@ step::binds() {
   [[ -z "${KIT_LOOPBACK:-}" && "$(scontrol show config 2>/dev/null)" =~ TaskPlugin\ *=\ *('task/none'|'(null)') ]] || printf 'yes'
 }
 
+# step::beside HOST... - sets the caller's `step` to an srun that starts a task on each of these nodes, beside what runs there.
+step::beside() {
+  local binds
+  binds="$(step::binds)"
+  step=(
+    srun --nodelist="$(IFS=, && printf '%s' "$*")" --nodes="$#" --ntasks="$#" --ntasks-per-node=1
+    --overlap ${binds:+--cpu-bind=none} --mpi=none --export=ALL --kill-on-bad-exit=0 --wait=0
+  )
+}
+
 # step::choose_ranks_options - sets KIT_SRUN_RANKS.
 step::choose_ranks_options() {
   KIT_SRUN_RANKS=(
