@@ -112,11 +112,11 @@ def ended_ranks(nodes: int, tasks: int = 1) -> str:
     """
 
 
-def ready_nodes(*nodes: str) -> str:
-    """Return bash that prints what nodes answer when they are ready."""
+def ready_nodes(*nodes: str, event: str = "node_ready") -> str:
+    """Return bash that prints what nodes answer when they are ready, or whether they have the image."""
     words = " ".join(nodes)
     return f"""for node in {words}; do
-      printf '{{"t": 3, "attempt": 1, "event": "node_ready", "node": "%s", "begun": 1, "staged": 2}}\\n' "${{node}}"
+      printf '{{"t": 3, "attempt": 1, "event": "{event}", "node": "%s", "begun": 1, "staged": 2}}\\n' "${{node}}"
     done
     """
 

@@ -138,9 +138,8 @@ WAITS = f"trap 'exit 143' TERM\nexec 2>/dev/null\ntouch waits\n{WAIT}"
 def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_disks(at: str, tmp_path: Path, tag: str) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")
-    run = job(
-        tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{WAITS if at == "asked" else "echo local0 lacks; exit"}\nfi\n', image=str(image), stage="sbcast"
-    )
+    answers = WAITS if at == "asked" else f"{ready_nodes('local0', event='image_missing')}exit\n"
+    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{answers}fi\n', image=str(image), stage="sbcast")
     stub(tmp_path / "bin", "sbcast", WAITS)
     process = begin(run, **{TAG: tag})
     until((run / "waits").exists, 60)
@@ -156,7 +155,8 @@ def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_
 def test_a_node_that_does_not_say_whether_it_has_the_image_is_named_in_time(tmp_path: Path, tag: str) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")
-    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\necho local0 lacks\n{WAITS}fi\n', image=str(image), stage="sbcast", ready_timeout_s=2)
+    answers = ready_nodes("local0", event="image_missing")
+    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{answers}{WAITS}fi\n', image=str(image), stage="sbcast", ready_timeout_s=2)
     process = begin(run, **{TAG: tag})
     assert process.wait(60) == 1
     assert said(run) == [
@@ -169,7 +169,8 @@ def test_a_node_that_does_not_say_whether_it_has_the_image_is_named_in_time(tmp_
 def test_a_job_that_is_suspended_while_its_nodes_are_asked_for_the_image_goes_on(tmp_path: Path, tag: str) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")
-    asked = "touch asked; echo -n 'local0 h'; sleep 4; echo as; echo local1 has; exit\n"
+    first, second = (ready_nodes(node, event="image_found") for node in ("local0", "local1"))
+    asked = f"touch asked\n{first}sleep 4\n{second}exit\n"
     run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{asked}fi\n{READY}', image=str(image), stage="sbcast", ready_timeout_s=6)
     process = begin(run, **{TAG: tag})
     until((run / "asked").exists, 60)

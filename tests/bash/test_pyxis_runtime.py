@@ -193,7 +193,7 @@ def test_where_all_nodes_are_prepared_again_their_first_answers_do_not_count(tmp
     job::hosts() { printf 'n1\\nn2\\n'; }
     says() { event::line node_ready node "$1" begun 1 staged 2 && printf '%s\\n' "${KIT_LINE}" >>ready.jsonl; }
     says n1 && says n2
-    KIT_READY_BEFORE=0 && ready::late
+    KIT_AWAITED=node_ready KIT_READY_BEFORE=0 && ready::late
     echo again
     KIT_READY_BEFORE=2 && says n1 && ready::late
     """

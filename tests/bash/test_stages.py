@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -295,12 +296,13 @@ def test_what_arrives_damaged_is_refused_and_what_does_not_arrive_is_said(node: 
 
 def test_a_node_answers_whether_it_has_the_image(node: Node) -> None:
     node.command()
-    ask = 'source "$1"; source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/stages/sbcast.sh"; stage::missing'
+    parts = "".join(f'source "${{KIT_RUN_DIR}}/{part}.sh"; ' for part in ("lib/messages", "lib/events", "stages/sbcast"))
     env = {**node.environment(), "SLURM_JOB_ID": "77"}
-    assert bash(ask, node.folder / "env.sh", env=env).stdout == "node7 lacks\n"
-    node.prepare()
-    found = bash(ask, node.folder / "env.sh", env=env)
-    assert (found.returncode, found.stdout) == (0, "node7 has\n")
+    for event in ("image_missing", "image_found"):
+        done = bash(f'source "$1"; {parts}stage::missing', node.folder / "env.sh", env=env)
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["event"], answer["node"]) == (0, event, "node7")
+        node.prepare()
 
 
 @pytest.mark.parametrize("stage", ["local", "sbcast"])
