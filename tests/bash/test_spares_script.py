@@ -106,6 +106,12 @@ def test_a_node_names_the_masters_that_it_does_not_reach(slurmd: int, tmp_path: 
     assert sorted(answer.split("|")[1].split()) == ["n1", "n3"]
 
 
+def test_a_master_whose_address_a_node_does_not_know_is_out_of_reach_and_no_reason_for_the_jobs_end(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    assert check(tmp_path, "n9", KIT_LOOPBACK="", KIT_LOG_DIR=str(tmp_path)) == "n2|n9|\n"
+    assert list((tmp_path / "events").iterdir()) == []
+
+
 def test_a_greeting_of_the_users_start_up_file_leaves_an_answer_whole(tmp_path: Path) -> None:
     (tmp_path / "greets.sh").write_text('[[ "${0##*/}" != @(bash|run_script.sh) ]] || echo "Loading modules"\n')
     answer = check(tmp_path, "n1", gpus=2, shown="echo 'GPU 0: x'", BASH_ENV=str(tmp_path / "greets.sh"))

@@ -140,7 +140,9 @@ spares::is_alone() { ((${#deaf[@]} == 1)) && [[ -n "${deaf["$(kit::node)"]+answe
 # more likely to be the bad one than all the others. Else Slurm may only have been slow.
 spares::judge_alone() {
   ((${#hosts[@]} > 2)) || return 0
-  if [[ -z "$(spares::reached "${hosts[@]:0:17}")" ]]; then
+  local -a others
+  mapfile -t others < <(printf '%s\n' "${hosts[@]}" | grep -vxF -- "$(kit::node)" | head -n 16)
+  if (($(spares::unreached "${others[@]}" | wc -w) == ${#others[@]})); then
     problem=(["$(kit::node)"]="reaches none of ${#hosts[@]} nodes")
   else
     cat -- "${said_by_srun}" >&2 || true
@@ -148,11 +150,11 @@ spares::judge_alone() {
   fi
 }
 
-# spares::reached HOST... - prints those that this node reaches, without itself.
-spares::reached() {
-  local other KIT_EVENTS='' # a name without an address is no refusal of the job
-  for other in "$@"; do     # at the same time
-    [[ "${other}" == "$(kit::node)" ]] || ! spares::reaches "${other}" || printf '%s\n' "${other}" &
+# spares::unreached HOST... - prints those that this node does not reach; itself it does.
+spares::unreached() {
+  local host KIT_EVENTS='' # a name without an address is no refusal of the job
+  for host in "$@"; do     # at the same time
+    [[ "${host}" == "$(kit::node)" ]] || spares::reaches "${host}" || printf '%s ' "${host}" &
   done
   wait
 }
@@ -176,14 +178,9 @@ spares::may_be_late() { [[ -z "${deaf["$1"]+answered}" ]] && ((${#deaf[@]} == 1)
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
 spares::answer() {
   local -r place="${KIT_SCRATCH:-/tmp}"
-  local master problem='' unreached free_mb
+  local problem='' unreached free_mb
   export KIT_EVENTS="${KIT_LOG_DIR:+${KIT_LOG_DIR}/events/${SLURMD_NODENAME:-${HOSTNAME}}.jsonl}"
-  unreached="$(
-    for master in "$@"; do # at the same time
-      [[ "${master}" == "$(kit::node)" ]] || spares::reaches "${master}" || printf '%s ' "${master}" &
-    done
-    wait
-  )"
+  unreached="$(spares::unreached "$@")"
   if ! free_mb="$({ scratch::make_place && df --output=avail --block-size=1M -- "${place}"; } 2>&1 | tail -n 1)"; then
     problem="cannot use ${place}: ${free_mb##*: }"
   elif ((free_mb < KIT_DISK_MB)); then
