@@ -114,12 +114,12 @@ ending::explain_failure() {
     ending::show_refusals
     [[ -n "${KIT_LOOPBACK:-}" ]] || ending::heed_slurm
   fi
-  if [[ -n "${failed}" ]] && ending::was_killed && [[ $'\n'"${before}" != *$'\n'"${node} "* ]]; then
+  if [[ -n "${failed}" ]] && ending::was_killed && [[ $'\n'"${before}" != *$'\n'+([0-9.])" ${node} "* ]]; then
     ending::explain_silence # what ranks of other nodes noted is that those of this one were gone
   fi
   if ! read -r rank code at local_rank how after < <(blame::first); then
     [[ -n "${failed}" ]] || ending::explain_silence
-    read -r at rank local_rank code < <(printf '%s\n' "${failed}") # the oldest, without awk
+    read -r _ at rank local_rank code < <(printf '%s\n' "${failed}") # the oldest, without awk
     how=failed after=0
   fi
   ending::name_rank
@@ -156,15 +156,10 @@ ending::facts() {
 # ending::is_requeued FACTS - whether Slurm has taken the job back into the queue since this script began. Leaves how often in BASH_REMATCH[1].
 ending::is_requeued() { [[ "$1" =~ .*' Restarts='([0-9]+) ]] && ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); }
 
-# ending::failed [UNTIL] - prints "NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one
-# first; until a time, in seconds since 1970.
+# ending::failed - prints "TIME NODE RANK LOCAL_RANK CODE" of each rank that failed without being told to stop, the first one first.
 ending::failed() {
-  {
-    event::of rank_ended
-    printf '%s\n' "${1:-}"
-  } |
-    sed -n 's/^{"t": \([0-9.]*\), .*"node": "\([^"]*\)", "rank": \([0-9]*\), "local_rank": \([0-9]*\), "code": \([1-9][0-9]*\), "stopped": false}$/\1 \2 \3 \4 \5/p; s/^[0-9][0-9.]*$/& until/p' |
-    sort -n | sed '/ until$/,$d' | cut -d ' ' -f 2-
+  event::of rank_ended |
+    sed -n 's/^{"t": \([0-9.]*\), .*"node": "\([^"]*\)", "rank": \([0-9]*\), "local_rank": \([0-9]*\), "code": \([1-9][0-9]*\), "stopped": false}$/\1 \2 \3 \4 \5/p' | sort -n
 }
 
 # ending::name_rank - says what became of the caller's rank.
@@ -212,7 +207,7 @@ ending::ask_srun() {
     local at_s
     read -r at_s node words <"${KIT_LOG_DIR}/.first-task" || return 0
     if ((words == 137)); then
-      words=Killed before="$(ending::failed "${at_s}")" # its ranks live on, until they miss the others
+      words=Killed before="$(printf '%s\n' "${failed}" "${at_s} until" | sort -n | sed '/ until$/,$d')" # its ranks live on, until they miss the others
     else
       node='' words='' # its ranks note any other code
     fi
