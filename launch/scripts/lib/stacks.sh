@@ -13,6 +13,7 @@
 #   process PID RANK PARENT COMMAND | stack PID LINE | means PID HOW | facts PID NAME VALUE | end
 set -euo pipefail +o posix +o noclobber && shopt -u failglob
 
+readonly STACKS_NODE="${SLURMD_NODENAME:-${HOSTNAME}}"
 readonly STACKS_DUMP_S="${STACKS_DUMP_S:-10}" # py-spy takes 10 ms
 readonly STACKS_CHILDREN=8                    # of a rank that waits for them
 readonly STACKS_LINE=900                      # bytes; srun keeps lines of up to 1024 whole
@@ -20,8 +21,6 @@ readonly STACKS_END_S=18                      # no child is looked at after that
 LC_ALL=C                                      # so that bytes are what bash counts
 
 declare -A RANK_OF=() NODE_OF=() PARENT_OF=() START_OF=() IS_PYTHON=() MAIN_OF=()
-
-stacks::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 
 # stacks::say PID KIND FIELD... - a line about a process, without tabs and line ends in its fields.
 stacks::say() {
@@ -65,7 +64,7 @@ stacks::find() {
     fi
     PARENT_OF["${pid}"]="${STAT[1]}"
     START_OF["${pid}"]="${STAT[19]}"
-    NODE_OF["${pid}"]="${NODE_OF[${pid}]:-$(stacks::node)}"
+    NODE_OF["${pid}"]="${NODE_OF[${pid}]:-${STACKS_NODE}}"
   done
 }
 
@@ -266,7 +265,7 @@ stacks::main() {
     cat <&"${answer}"
     exec {answer}<&-
   done
-  printf '%s\tend\n' "$(stacks::node)"
+  printf '%s\tend\n' "${STACKS_NODE}"
 }
 
 stacks::main "$@"
