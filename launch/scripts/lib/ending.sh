@@ -32,6 +32,14 @@ ending::after_signal() {
   exit "$(($1 > 0 ? $1 : 143))"
 }
 
+# ending::heed_early_signal - ends this script if Slurm ends the job before preempt::begin: it counts as an attempt for the job that goes on
+# for this one.
+ending::heed_early_signal() {
+  [[ -n "${KIT_SIGNAL}" ]] || return 0
+  preempt::begin
+  ending::after_signal 143
+}
+
 # ending::explain_end - says why Slurm ends the job: cancelled, out of time, preempted, or a node is gone. Slurm itself
 # names only the first node.
 ending::explain_end() {

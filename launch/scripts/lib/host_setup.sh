@@ -45,10 +45,7 @@ host_setup::conclude() {
     [[ -n "${KIT_LOOPBACK:-}" ]] || facts="$(ending::facts)"
     [[ "${facts}" != *' JobState='* || "${facts}" == *' JobState=RUNNING '* ]] || KIT_SIGNAL=TERM
   fi
-  if [[ -n "${KIT_SIGNAL}" ]]; then
-    preempt::begin # it counts as an attempt for the job that goes on for this one
-    ending::after_signal 143
-  fi
+  ending::heed_early_signal
   [[ -z "${KIT_HOST_PROBLEM:-}" ]] || kit::die "${KIT_HOST_PROBLEM}" "${KIT_HOST_FIX}" setup-failed
   [[ -n "${KIT_IS_AGAIN:-}" ]] || host_setup::keep
 }

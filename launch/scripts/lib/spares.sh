@@ -72,7 +72,7 @@ spares::ask() {
   KIT_SLURMD_PORT="$(spares::slurmd_port)"
   export KIT_SLURMD_PORT KIT_LOG_DIR
   spares::ask_nodes "$@" || rc=$?
-  spares::heed_signal
+  ending::heed_early_signal # its tasks end with the job: that a node has not answered says nothing of the node
   if ((rc > 0 && rc != 124)); then
     # Where srun does not reach one node, it ends the others' tasks, too: those that had no time to answer are asked again.
     asked=()
@@ -80,7 +80,7 @@ spares::ask() {
       [[ -n "${deaf["${host}"]+answered}" ]] || spares::has_failed_to_start "${host}" || asked+=("${host}")
     done
     ((${#asked[@]} == ${#hosts[@]} || ${#asked[@]} == 0)) || spares::ask_nodes "$@" || true
-    spares::heed_signal
+    ending::heed_early_signal
   fi
   ((${#deaf[@]} == 0)) || return 0
   cat -- "${said_by_srun}" >&2 || true
@@ -92,13 +92,6 @@ spares::ask() {
 
 # spares::has_failed_to_start HOST - whether srun has said so.
 spares::has_failed_to_start() { grep -qsF " failed on node $1: " -- "${said_by_srun}"; }
-
-# spares::heed_signal - Slurm ends the job, and its tasks with it: that a node has not answered says nothing of the node.
-spares::heed_signal() {
-  [[ -n "${KIT_SIGNAL}" ]] || return 0
-  preempt::begin # it counts as an attempt for the job that goes on for this one
-  ending::after_signal 143
-}
 
 # spares::ask_nodes MASTER... - asks the caller's `asked`, until srun has ended, whose code it returns, or their time is over: 124.
 spares::ask_nodes() {
