@@ -46,7 +46,7 @@ sif::make_mount_point() {
   for ((kit_outer = $1 - 3; kit_outer >= 0; kit_outer -= 3)); do
     kit_above="${KIT_MOUNTS[kit_outer + 1]%/}"
     [[ "${kit_target}" == "${kit_above}"/* ]] || continue
-    [[ ! -d "${KIT_MOUNTS[$1]}" ]] || mkdir -p -- "${KIT_MOUNTS[kit_outer]}${kit_target#"${kit_above}"}" 2>/dev/null || true
+    [[ ! -d "${KIT_MOUNTS[$1]}" || "${KIT_MOUNTS[kit_outer + 2]}" != rw ]] || mkdir -p -- "${KIT_MOUNTS[kit_outer]}${kit_target#"${kit_above}"}" 2>/dev/null || true
     return
   done
 }
