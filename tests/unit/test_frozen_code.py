@@ -122,6 +122,15 @@ def test_what_git_tracks_in_a_folder_called_runs_is_code(kit, project: Path) -> 
     assert '"${KIT_RUN_DIR}"/code/runs/go.sh' in (project / "out/env.sh").read_text()
 
 
+def test_runs_are_not_linked_beside_code_that_was_brought_to_a_folder_called_runs(project: Path) -> None:
+    """The folder on the login node also has every run of the project."""
+    write(project, train_py="1", runs__recipe_py="1", runs__one__run_json="{}", runs__two__run_json="{}", data__a_bin="1")
+    listed = {name: {"tracked": True} for name in ("train.py", "runs/recipe.py")}
+    (project / ".kit-brought.json").write_text(json.dumps({"place": str(project), "files": listed}))
+    assert names(project) == ["runs/recipe.py", "train.py"]
+    assert found(project).to_link() == (["data"], [])
+
+
 def test_without_git_all_but_environments_caches_runs_and_hidden_folders(project: Path) -> None:
     write(project, train_py="1", pkg__a_py="1", venv__pyvenv_cfg="1", venv__lib__b_py="1", runs__r__env_sh="1", images__x_json="1", run__env_sh="1")
     (project / "run/run_script.sh").touch()

@@ -181,8 +181,10 @@ def _by_list(root: str, left_out: dict[str, None]) -> Optional[dict[str, bool]]:
     found = file_list.read(root)
     if found is None:
         return None
-    others = (name for name in file_list.others(root, found.tracked) if name != "runs")
-    left_out |= dict.fromkeys(name for name in others if "__pycache__" not in name.split("/"))
+    for name in file_list.others(root, found.tracked):
+        parts = name.split("/")
+        if parts[0] != "runs" and "__pycache__" not in parts:
+            left_out[name] = None
     return found.tracked
 
 
