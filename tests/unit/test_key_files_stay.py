@@ -261,8 +261,8 @@ def test_changes_of_large_data_are_named_and_not_recorded(project: Path, monkeyp
     """Each command reads the record, which kit refuses above 64 MiB: no run of such a checkout could begin."""
     write(project / "data.csv", "x\n")
     commit(project, "data.csv", "train.py")
-    monkeypatch.setattr(git_facts, "MOST", 4000)
     write(project / "data.csv", "1,2,3\n" * 1000)
+    monkeypatch.setattr(git_facts, "MOST", 7200)  # the data alone, which come first, would fit
     write(project / "train.py", "print(3)\n")
     recorded = git_facts.find(str(project), [])
     assert recorded and "+print(3)" in recorded["diff"] and "1,2,3" not in recorded["diff"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Optional
 
 from kit.base import program_output
@@ -57,15 +59,17 @@ def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
 
 
 def _shortened(diff: str) -> str:
-    """Return a diff of git without the changes that would make it too large, as those of data."""
-    left, kept = MOST, []
-    for section in key_files.sections(diff):
-        if len(section) > left:
-            header = section.partition("\n")[0]
-            section = f"{header}\n{TOO_LARGE.format(f'{len(section):,}')}\n"
-        left -= len(section)
-        kept.append(section)
-    return "".join(kept)
+    """Return a diff of git without the largest changes, as those of data, if it is too large."""
+    sections = key_files.sections(diff)
+    sizes = sorted(map(len, sections))
+    too_large = (size for size, total in zip(sizes, accumulate(sizes)) if total > MOST)
+    limit = next(too_large, math.inf)
+    return "".join(each if len(each) < limit else _named(each) for each in sections)
+
+
+def _named(section: str) -> str:
+    header = section.partition("\n")[0]
+    return f"{header}\n{TOO_LARGE.format(f'{len(section):,}')}\n"
 
 
 def _git(folder: str, *arguments: str) -> Optional[str]:
