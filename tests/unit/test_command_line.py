@@ -344,8 +344,8 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
             "kit: there is no option --lr\n  fix: an argument of the program comes last, after --: kit submit --nodes 2 train.py -- --lr 1\n",
         ),
         (
-            ["run", "-j", "1x2", "-m", "pkg.train"],
-            "kit: there is no option -m\n  fix: a module is a command, and comes last: kit run -- python -m pkg.train\n",
+            ["run", "-j", "1x2", "-m", "pkg.train", "--lr", "1"],
+            "kit: there is no option -m\n  fix: python is the program: kit run python -j 1x2 -- -m pkg.train --lr 1\n",
         ),
         (
             ["submit", "--verbose", "train.py"],

@@ -143,10 +143,12 @@ def job_option(name: str, known: list[str], typed: list[str]) -> str:
         return "leave it out: it was for torchrun, which kit starts once on each node"
     if name == "--export":
         return f"kit calls it --inherit: --inherit {_INHERIT.get(value, value or 'all')}"
-    if name == "-m" and value and not any(map(os.path.isfile, typed)):  # else it is the program's
-        return f"a module is a command, and comes last: kit {typed[0]} -- python -m {value}"
     if own := _kits_own(name, value):
         return own
+    has_program = any(os.path.isfile(word) or word.startswith("python") for word in typed[1:])
+    if name == "-m" and value and not has_program:  # else it is the program's
+        words = _programs_own_last(typed, known)  # without `python`, ./job.yaml would be the job
+        return f"python is the program: {shlex.join(['kit', words[0], 'python', *words[1:]])}"
     is_short = re.fullmatch("-[A-Za-z]", name)
     long = sbatch_options.SHORT.get(name[1:], "") if is_short else name[2:].replace("_", "-")
     if long not in sbatch_options.KNOWN:
