@@ -50,9 +50,13 @@ def test_names_and_patterns_are_taken(wanted: list[str], expected: dict[str, str
 def test_all_is_what_the_program_may_want_and_nothing_that_tells_of_the_host(shell: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("BASH_FUNC_module%%", "() { :; }")
+    monkeypatch.setenv("debian_chroot", "kit 4711 node1")  # of a kit shell: the prompt of another job
     found, problems = taken("all", named=("NCCL_DEBUG",))
     assert {"NCCL_ALGO", "MY_OWN", "TOKENIZERS_PARALLELISM"} <= found.keys()
-    assert not {"NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "PATH", "HOME", "PWD", "SLURM_JOB_ID", "BASH_FUNC_module%%", "XDG_STATE_HOME"} & found.keys()
+    assert (
+        not {"NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "PATH", "HOME", "PWD", "SLURM_JOB_ID", "BASH_FUNC_module%%", "XDG_STATE_HOME", "debian_chroot"}
+        & found.keys()
+    )
     assert [str(warning) for warning in problems.warnings] == [
         "kit: job.yaml:2: warning: `inherit` leaves out what looks like a secret: HF_TOKEN\n  fix: write `secrets: [HF_TOKEN]`"
     ]
