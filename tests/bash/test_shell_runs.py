@@ -53,7 +53,7 @@ def test_the_prompt_says_that_one_is_in_a_job_on_debian_too(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         timeout=120,
-        env=environment(XDG_STATE_HOME=str(tmp_path), TERM="dumb"),
+        env=environment(HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path), TERM="dumb"),
     )
     assert done.returncode == 4 and re.search(r"^now: \(kit \d+ local0\).+[#$] $", done.stdout.replace("\r", ""), re.MULTILINE), done.stdout
 
