@@ -81,18 +81,23 @@ def test_apptainer_gets_read_only_mounts_and_neither_the_home_nor_the_current_fo
 
 
 def test_apptainer_finds_the_place_of_a_mount_that_is_in_another(tmp_path: Path) -> None:
-    """The compile caches' is in /tmp, which a job may mount. Apptainer makes no folder in what it has mounted, and ends the job."""
-    for name in ("local", "kept", "deep"):
+    """The compile caches' is in /tmp, which a job may mount. Apptainer makes no folder in what it has mounted, and ends the job.
+
+    What is mounted read-only stays as it is: there the engines end the job, too.
+    """
+    folders = ("local", "kept", "deep", "given")
+    for name in folders:
         (tmp_path / name).mkdir()
     (tmp_path / "file").touch()
-    mounts = [("kept", "/a"), ("local", "/tmp/"), ("kept", "/tmp/kit-1/cache"), ("deep", "/tmp/kit-1/cache/x"), ("file", "/tmp/file"), ("kept", "/tmpx/y")]
-    words = [word for name, target in mounts for word in (str(tmp_path / name), target, "rw")]
+    caches = [("local", "/tmp/", "rw"), ("kept", "/tmp/kit-1/cache", "rw"), ("deep", "/tmp/kit-1/cache/x", "rw")]
+    others = [("kept", "/tmpx/y", "rw"), ("file", "/tmp/file", "rw"), ("file", "/tmp/data", "data"), ("given", "/given", "ro"), ("kept", "/given/x", "rw")]
+    words = [word for name, *rest in [("kept", "/a", "rw"), *caches, *others] for word in (str(tmp_path / name), *rest)]
     script = EXEC.replace("KIT_MOUNTS=(", f"KIT_MOUNTS=({shlex.join(words)} ")
     stub(tmp_path / "bin", "apptainer", "exit\n")
     done = bash(script, "runtime::exec", "true", env=environment(tmp_path / "bin", **settings("apptainer")))
     assert (done.returncode, done.stderr) == (0, "")
-    made = [str(path.relative_to(tmp_path)) for name in ("local", "kept", "deep") for path in (tmp_path / name).rglob("*")]
-    assert sorted(made) == ["kept/x", "local/kit-1", "local/kit-1/cache"]
+    made = [str(path.relative_to(tmp_path)) for name in folders for path in (tmp_path / name).rglob("*")]
+    assert sorted(made) == ["kept/x", "local/data", "local/kit-1", "local/kit-1/cache"]
 
 
 @pytest.mark.parametrize(("tool", "own"), [("apptainer", "APPTAINER_TMPDIR"), ("singularity", "SINGULARITY_TMPDIR")])

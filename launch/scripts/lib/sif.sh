@@ -46,8 +46,9 @@ sif::make_mount_point() {
   for ((kit_outer = $1 - 3; kit_outer >= 0; kit_outer -= 3)); do
     kit_above="${KIT_MOUNTS[kit_outer + 1]%/}"
     [[ "${kit_target}" == "${kit_above}"/* ]] || continue
-    [[ ! -d "${KIT_MOUNTS[$1]}" || "${KIT_MOUNTS[kit_outer + 2]}" != rw ]] || mkdir -p -- "${KIT_MOUNTS[kit_outer]}${kit_target#"${kit_above}"}" 2>/dev/null || true
-    return
+    [[ "${KIT_MOUNTS[kit_outer + 2]}" == rw && (-d "${KIT_MOUNTS[$1]}" || "${KIT_MOUNTS[$1 + 2]}" == data) ]] || return 0
+    mkdir -p -- "${KIT_MOUNTS[kit_outer]}${kit_target#"${kit_above}"}" 2>/dev/null || true
+    return 0
   done
 }
 
