@@ -6,7 +6,7 @@ Train a ResNet-18 on CIFAR-10 with DDP: augmentation, mixed precision, checkpoin
     kit run train/cifar10.yaml -- --width 8 --limit-steps 5 --epochs 2 --checkpoint try.pt       a rehearsal on a CPU
     kit submit train/cifar10.yaml --image my.sif -- --epochs 60 --checkpoint long.pt
 
-A checkpoint is for one set of these values: a run with others needs a file of its own.
+A checkpoint fits only the values that it was written with: give a run with others a --checkpoint of its own.
 
 Asked by SIGUSR1 or SIGTERM, it writes a checkpoint at the next step and ends with code 75: `kit` then starts it again
 (on_preempt: checkpoint in the job file). The losses are then those of an undisturbed run, on CPUs to the last bit.

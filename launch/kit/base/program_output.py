@@ -13,10 +13,14 @@ def ask(
     given: bytes = b"",
     env: Optional[Mapping[str, str]] = None,
 ) -> Optional[subprocess.CompletedProcess[bytes]]:
-    """Return what came of a program that reads only `given`; None where it did not end in time."""
+    """Return what came of a program that reads only `given`; None if it gave no answer in time."""
     try:
         return subprocess.run(
             command, capture_output=True, input=given, env=env, timeout=within_s, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError as error:
+        if error.errno is None:
+            raise  # a TimeoutError of the calling program's own
         return None

@@ -88,7 +88,7 @@ def check(item: Requirement, problems: Problems, *, is_line: bool = False) -> No
     elif _OTHER_FILE.fullmatch(text):
         problem = f"'{text}' is not the name of a package"
         of_uv = "uv export --no-hashes --no-emit-project -o FILE.txt"
-        fix = f"name a file of requirements that ends in .txt; of a uv.lock: {of_uv}"
+        fix = f"name a file that ends in .txt, inside another by -r FILE; of a uv.lock: {of_uv}"
     elif _SOURCE.match(text):
         problem = f"'{text}' is not the name of a package"
         fix = "write NAME==VERSION; a wheel of your own is found by a line --find-links FOLDER"

@@ -20,7 +20,7 @@ from kit.files import dockerignore, safe_read, safe_write
 from kit.files.digests import Digests
 from kit.images import pack, recipe_files, recipe_formats
 from kit.images.build_request import BuilderOptions, BuildRequest
-from kit.plan import key_files, source_files
+from kit.plan import git_files, key_files
 
 # No recipe takes these in, nor images/: kit writes to them, and every build would be another one.
 LEFT_OUT = (".git", "runs")
@@ -98,7 +98,7 @@ class Recipe:
         found = self._copied()
         is_judged = os.environ.get(JUDGED)
         alike = [] if is_judged else key_files.among(str(self.folder), sorted(found))
-        tracked = source_files.tracked(str(self.folder), alike)
+        tracked = git_files.tracked(str(self.folder), alike)
         kept = [name for name in alike if name not in tracked]
         for line, word in self.parts.sources:
             if (name := os.path.normpath(self._pattern(word, line))) in kept:

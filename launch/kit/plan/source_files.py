@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
@@ -18,7 +18,7 @@ from kit.base.errors import Problems
 from kit.base.formats import first, size
 from kit.config import image_files
 from kit.files import dockerignore, safe_write
-from kit.plan import file_list, git_facts, key_files, run_paths
+from kit.plan import file_list, file_words, git_files, key_files, run_paths
 
 LARGE = 10 << 20  # bytes of one file
 MOST_BYTES = 200 << 20
@@ -45,7 +45,9 @@ class Sources(NamedTuple):
 
     def to_link(self) -> tuple[list[str], list[str]]:
         """Return what is linked to, of `left_out` and what git ignores, and notes on the rest."""
-        ignored = _ignored(self.root, self.names) if self.by_git else []  # a dry run needs none
+        ignored = (
+            git_files.ignored(self.root, self.names) if self.by_git else []
+        )  # a dry run needs none
         wanted = [name for name in ignored if _may_be_looked_for(self.root, name)]
         names = [*self.left_out, *(name.rstrip("/") for name in wanted)]
         kinds = [(os.path.dirname(name), os.path.splitext(name)[1]) for name in names]
@@ -127,7 +129,7 @@ def _listed(
     brought = _by_list(root, left_out)
     if brought is not None:
         return brought, False
-    listed = _by_git(root, notes)
+    listed = git_files.listed(root, notes)
     if listed is not None:
         return listed, True
     return dict.fromkeys(_by_walking(root, is_ignored, left_out), False), False
@@ -162,16 +164,17 @@ def _of_this_project(listed: dict[str, bool], left_out: dict[str, None]) -> list
         is_run = file == run_paths.SCRIPT and f"{folder}/{run_paths.ENV}" in listed
         if folder and (file == "pyvenv.cfg" or is_run):  # not the project itself
             foreign.add(folder)
-    of_new = {*foreign, "runs"}
+    of_runs = {*foreign, "runs"}  # results that git tracks, such as weights, are no code either
     kept = []
     for name, is_tracked in listed.items():
         parts = name.split("/")
         folders = {"/".join(parts[:count]) for count in range(1, len(parts))}
+        is_code = is_tracked and name.endswith(file_words.ENDINGS)
         if parts[0] == "images" and len(parts) > 1:
             left_out["images"] = None
         elif parts[-1] == file_list.NAME or image_files.KEPT_CACHE.fullmatch(parts[-1]):
             continue
-        elif "__pycache__" not in parts and folders.isdisjoint(foreign if is_tracked else of_new):
+        elif "__pycache__" not in parts and folders.isdisjoint(foreign if is_code else of_runs):
             kept.append(name)
     return kept
 
@@ -181,100 +184,22 @@ def _by_list(root: str, left_out: dict[str, None]) -> Optional[dict[str, bool]]:
     found = file_list.read(root)
     if found is None:
         return None
-    for name in file_list.others(root, found.tracked):
-        parts = name.split("/")
-        if parts[0] != "runs" and "__pycache__" not in parts:
-            left_out[name] = None
+    left_out |= dict.fromkeys(filter(_is_no_output, file_list.others(root, found.tracked)))
     return found.tracked
 
 
-# ---------------------------------------------------------------- with git
-
-
-def _by_git(root: str, notes: list[str]) -> Optional[dict[str, bool]]:
-    """Return {file: whether git tracks it} for tracked and new files.
-
-    Returns None where this is no checkout, git cannot read it, or the whole folder is ignored.
-    """
-    if not _in_checkout(root):
-        return None
-    names = _git_lists(root, "--cached", "--others")
-    if names is None:
-        rest = "the snapshot of the code holds what looks like code"
-        fix = "`git status` there tells why, and fetches what a partial clone lacks"
-        notes.append(f"git cannot list the files of {root}: {rest}; {fix}")
-        return None
-    found = _with_submodules(root, names)
-    # As without git: nobody has said that a hidden folder is code.
-    return {
-        name: is_tracked
-        for name, is_tracked in found.items()
-        if is_tracked or "/." not in f"/{os.path.dirname(name)}"
-    } or None
-
-
-def _in_checkout(root: str) -> bool:
-    """Return True if `root` is inside a git repository. Cheaper than calling git."""
-    folder = Path(os.path.realpath(root))
-    return any(os.path.lexists(place / ".git") for place in (folder, *folder.parents))
-
-
-def _git_lists(root: str, *which: str) -> Optional[dict[str, bool]]:
-    """Return {file: whether git tracks it} for the files that `git ls-files` lists."""
-    output = git_facts.output(root, "ls-files", "-z", "-t", *which, "--exclude-standard")
-    if output is None:
-        return None
-    lines = (os.fsdecode(line) for line in output.split(b"\0") if line)
-    # A file in conflict is listed several times.
-    return {line[2:]: line[0] != "?" for line in lines}
-
-
-def tracked(root: str, names: Collection[str]) -> set[str]:
-    """Return the files that git tracks, among these."""
-    found = _git_lists(root, "--cached") if names and _in_checkout(root) else None
-    return set(names) & _with_submodules(root, found or {}).keys()
-
-
-def _with_submodules(root: str, names: dict[str, bool]) -> dict[str, bool]:
-    """Return the files with those of submodules, which git names by their folders alone."""
-    files: dict[str, bool] = {}
-    for name, is_tracked in names.items():
-        inner = os.path.join(root, name)
-        is_new_file = not is_tracked and not name.endswith("/")
-        if is_new_file or os.path.islink(inner) or not os.path.isdir(inner):
-            files[name] = is_tracked
-        elif os.path.lexists(os.path.join(inner, ".git")):
-            prefix = name.rstrip("/") + "/"
-            listed = _git_lists(inner, "--cached", "--others") or {}
-            below = _with_submodules(inner, listed)
-            files |= {prefix + file: known for file, known in below.items()}
-    return files
-
-
-def _ignored(root: str, names: Iterable[str]) -> list[str]:
-    """Return what git ignores, also in submodules and repositories inside; folders end with /."""
-    parents = {os.path.dirname(name) for name in names}
-    folders = {each for name in parents for each in accumulate(name.split("/"), "{}/{}".format)}
-    inner = {each for each in folders if os.path.lexists(os.path.join(root, each, ".git"))}
-    which = ("--others", "--ignored", "--directory")
-    return [
-        os.path.join(folder, name)
-        for folder in sorted({"", *inner})
-        for name in _git_lists(os.path.join(root, folder), *which) or {}
-    ]
+def _is_no_output(name: str) -> bool:
+    parts = name.split("/")
+    return parts[0] != "runs" and "__pycache__" not in parts
 
 
 def _may_be_looked_for(root: str, name: str) -> bool:
     """Return whether an ignored file may be data or a built module, no cache or earlier run."""
-    parts = name.rstrip("/").split("/")
     if name.endswith("/"):
         is_environment = os.path.exists(os.path.join(root, name, "pyvenv.cfg"))
-        if parts[-1].startswith(".") or is_environment:
+        if os.path.basename(name[:-1]).startswith(".") or is_environment:
             return False
-    return parts[0] != "runs" and "__pycache__" not in parts and not name.endswith(OUTPUT)
-
-
-# ---------------------------------------------------------------- without
+    return _is_no_output(name.rstrip("/")) and not name.endswith(OUTPUT)
 
 
 def _by_walking(

@@ -66,7 +66,7 @@ def save(engine, folder, step):
         return
     (folder / "latest.part").write_text(tag)
     (folder / "latest.part").rename(folder / "latest")
-    # Those of later steps first: a kill left half of them.
+    # Folders of later steps go first: they are halves that a kill left.
     for old in sorted(folder.glob("step-*"), key=lambda old: (old.name <= tag, old.name))[:-2]:
         shutil.rmtree(old)
     if "KIT_PROGRESS" in os.environ:

@@ -83,7 +83,8 @@ class Checkpoints(Callback):
             self.save_if_due(trainer)
 
     def on_train_epoch_end(self, trainer, module):
-        is_whole = not self.stopped  # else Lightning ends the epoch here, wherever it is
+        is_whole = not self.stopped  # else Lightning ends the epoch in its middle
+        # A program with max_steps, max_time or EarlyStopping has to ask for that end here.
         self.is_due = self.is_due or (is_whole and trainer.current_epoch + 1 == trainer.max_epochs)
         self.save_if_due(trainer)
 
