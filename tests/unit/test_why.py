@@ -696,6 +696,61 @@ def test_the_cause_is_the_exception_that_a_rank_printed_just_before_its_cleanup_
     assert f"  first: rank {3 if between else 1} on " in said and first_cause(said) == cause
 
 
+NO_BLOCKS = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."
+NO_ENGINE = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+NO_WORKER = "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."
+TOO_LARGE = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def in_vllm(line: str, file: str) -> str:
+    return (
+        f'Traceback (most recent call last):\n  File "/venv/lib/python3.12/site-packages/vllm/v1/{file}", line 8, in run\n    engine = Engine(*args)\n{line}\n'
+    )
+
+
+def marked(mark: str, text: str) -> str:
+    return "".join(f"{mark}{line}\n" for line in text.splitlines())
+
+
+def of_engine(line: str, process: str = "(EngineCore_DP0 pid=17374) ", file: str = "engine/core.py") -> str:
+    """What a process of vLLM prints as it fails: it logs the exception, and Python prints it as well."""
+    logged = marked(f"{process}ERROR 09-28 15:47:24 [core.py:718] ", "EngineCore failed to start.\n" + in_vllm(line, file))
+    return logged + marked(process, "Process EngineCore_DP0:\n" + in_vllm(line, file))
+
+
+WORKER = marked("(Worker_TP0 pid=9) ERROR 09-28 15:47:20 [v1/executor/multiproc_executor.py:559] ", in_vllm(TOO_LARGE, "worker/gpu_worker.py"))
+GOT_OVER = traceback("PermissionError: [Errno 13] Permission denied: '/cache'") + "no cache, going on\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "process", "cause", "line"),
+    [
+        (of_engine(NO_BLOCKS), "", "gpu-out-of-memory", NO_BLOCKS),
+        (of_engine(NO_BLOCKS, ""), "", "gpu-out-of-memory", NO_BLOCKS),
+        (of_engine(NO_BLOCKS, "\x1b[1;36m(EngineCore_0 pid=7)\x1b[0;0m "), "", "gpu-out-of-memory", NO_BLOCKS),
+        (of_engine(NO_BLOCKS), "(APIServer pid=17301) ", "gpu-out-of-memory", NO_BLOCKS),
+        (of_engine("KeyError: 'layers.0.mlp'"), "", "exception", "KeyError: 'layers.0.mlp'"),
+        (WORKER + of_engine(NO_WORKER), "", "gpu-out-of-memory", TOO_LARGE),
+        (GOT_OVER, "", "exception", NO_ENGINE),
+        ("", "", "exception", NO_ENGINE),
+    ],
+    ids=["its engine", "no names of processes", "colours", "a server", "no known words", "a worker of its engine", "an exception it got over", "no words"],
+)
+def test_the_cause_is_the_exception_of_vllms_other_process_to_which_its_last_one_points(
+    before: str, process: str, cause: str, line: str, tmp_path: Path
+) -> None:
+    exits = "[rank0]:[W928 15:47:25 ProcessGroupNCCL.cpp:1538] Warning: WARNING: destroy_process_group() was not called before program exit\n"
+    text = before + exits + marked(process, in_vllm(NO_ENGINE, "engine/utils.py"))
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == cause and found.line.endswith(line) and f"\ncause: {line[:60]}" in str(found), str(found)
+
+
+def test_a_traceback_that_vllm_logged_is_not_the_cause_of_an_exit_code_later(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {0: (WORKER, "1 node1 0\n")})
+    os.utime(run / "log/7/rank0.out", (10**9 - 60, 10**9 - 60))
+    assert report.why(str(run)).cause == "exit-code"
+
+
 @pytest.mark.parametrize(
     "text",
     [

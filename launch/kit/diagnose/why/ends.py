@@ -21,6 +21,9 @@ OTHERS_GONE = re.compile(
     "|Timed out waiting [0-9]+ms|Timed out after [0-9]+ seconds waiting|wait timeout after"
     "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
 )
+# vLLM says this of the exception of another process of its own, whose traceback stands above.
+_POINTS_ABOVE = re.compile("See root cause above|stack trace (above )?for (the )?root cause")
+_VLLM = re.compile(r"(^|/)vllm/")
 MESSAGE = 8  # lines to read of an exception's message after its first
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
 _FRAME = re.compile(r'\s*File "(.*)", line (\d+)(?:, in (.*))?$')
@@ -73,6 +76,15 @@ class Raised:
         """Return True if torch raised it since other ranks were gone or late."""
         return bool(OTHERS_GONE.search(self.text) and _OF_TORCH.search(self.type))
 
+    @property
+    def points_above(self) -> bool:
+        """Return True if it only says that the traceback before it shows the reason."""
+        return bool(_POINTS_ABOVE.search(self.text))
+
+    @property
+    def is_of_vllm(self) -> bool:
+        return any(_VLLM.search(frame.file) for frame in self.frames)
+
     def place(self, folder: str) -> str:
         """Return where the user's program stood: train.py:41 (in torch/nn/modules/linear.py:125).
 
@@ -91,7 +103,8 @@ class Raised:
 class End:
     """What the end of a log tells of the program's end."""
 
-    chain: tuple[Raised, ...] = ()  # the last traceback's; the last one ended the program
+    # the last traceback's, behind those to which it points; the last one ended the program
+    chain: tuple[Raised, ...] = ()
     is_last: bool = False  # nothing of weight follows the traceback
     is_logged: bool = False  # the program may have logged it and gone on
     # (first line, line of the exception) of all tracebacks
@@ -107,7 +120,7 @@ class End:
 
 
 def read(lines: list[str]) -> End:
-    """Return the last traceback of a log with those that it is chained to."""
+    """Return the last traceback of a log with those that it is chained to, or points to."""
     chain: list[Raised] = []
     blocks: list[tuple[int, int]] = []
     is_logged = False
@@ -130,13 +143,21 @@ def read(lines: list[str]) -> End:
         if chain and (before.startswith(CHAINED) or is_of_cleanup):
             chain.append(raised)
             after = 0
+        elif chain and raised.points_above and chain[-1].is_of_vllm:
+            chain.append(raised)
+            after, is_logged = 0, _is_logged(before, line)
         elif not before.startswith("Exception ignored"):
-            chain, after, is_logged = [raised], 0, bool(_LOGGED.search(before))
+            chain, after, is_logged = [raised], 0, _is_logged(before, line)
         before = lines[raised.index]
         index = max(index, raised.index + raised.text.count("\n")) + 1
     if not chain and (alone := _read_alone(lines)):
         return End((alone,), True)
     return End(tuple(chain), bool(chain) and not after, is_logged, tuple(blocks))
+
+
+def _is_logged(before: str, title: str) -> bool:
+    """Return True if a program may have logged the traceback with this title, and gone on."""
+    return bool(_LOGGED.search(before) or _LOGGED.search(title))
 
 
 def _begins_traceback(line: str) -> bool:

@@ -157,6 +157,8 @@ def _explain(log: Log, end: End) -> Finding:
     """
     # What clean-up met after the rank's own failure, or after others were gone, explains nothing.
     chain = tuple(raised for raised in end.chain if not raised.misses_others)
+    # Nor does one that points to another.
+    chain = tuple(raised for raised in chain if not raised.points_above) or chain
     if end.chain[0].misses_others:
         chain = end.chain[:1]
     known = [finding for raised in reversed(chain) if (finding := _recognize(log, raised))]
