@@ -145,6 +145,7 @@ MAY_NAME = {
     "launch/kit/config/inherit.py": "the variables of other tools that describe this machine",
     "launch/kit/config/sbatch_options.py": "the options that a plug-in adds to srun",
     "launch/kit/config/job.py": "the meanings of keys, which docs/reference.md shows",
+    "launch/kit/config/container_keys.py": "the meanings of keys, which docs/reference.md shows",
     "launch/kit/config/mount_list.py": "says of a word that it is Docker's",
     "launch/kit/config/suggest.py": "docker:// is how images of registries are written",
     "launch/kit/plan/mounting.py": "advises one whose mounts take every path",

@@ -10,36 +10,30 @@ from typing import Optional
 
 from kit.config import (
     command,
-    image_files,
     inherit,
     keys,
-    mount_list,
     notify,
-    paths,
     plugins,
     profile_files,
     profiles,
-    requirements,
     secrets,
     sweeps,
     values,
     variables,
 )
 from kit.config.bad_days import BadDays
+from kit.config.container_keys import ContainerKeys
 from kit.config.keys import key
-from kit.config.mount_list import Mount
 from kit.config.notify import Notify
-from kit.config.requirements import Requirement
 from kit.config.secrets import Secret
 from kit.config.yaml_source import Located
 
-container = functools.partial(key, panel="Container")
 of_nodes = functools.partial(key, panel="Nodes")
 of_many = functools.partial(key, panel="Many runs")
 
 
 @dataclass(frozen=True)
-class Job(BadDays):
+class Job(ContainerKeys, BadDays):
     """A job as the user wrote it; None: not given. Only `command`, or `script`, is required."""
 
     name: str = key(
@@ -81,22 +75,6 @@ class Job(BadDays):
         other_names="modules",
         default="",
     )
-    image: Optional[str] = container(
-        values.line,
-        "container image: a name from kit build, a file (.sif, .sqsh), an Apptainer sandbox folder"
-        " or an environment definition file (.toml) of CSCS's Container Engine; docker://NAME for"
-        " Docker",
-        "FILE",
-        other_names="container container_image",
-        anchor=image_files.anchored,
-    )
-    runtime: Optional[str] = container(
-        values.line,
-        "container runtime [auto: depends on the image, the cluster's profile and what is "
-        "installed]",
-        "NAME",
-        choices=lambda: plugins.choices("runtimes"),
-    )
     launcher: Optional[str] = key(
         values.line,
         "the launcher, which starts the ranks [torchrun; with `script`: spawn]",
@@ -121,47 +99,12 @@ class Job(BadDays):
     gpus_per_node: Optional[int] = of_nodes(
         values.count_or_zero, "GPUs per node [0]", other_names="gpus num_gpus"
     )
-    stage: Optional[str] = container(
-        values.line,
-        "local: each node copies the image to its own disk, once; sbcast: Slurm sends it; auto: kit"
-        " chooses [none]",
-        "NAME",
-        choices=lambda: plugins.choices("stages"),
-        belongs_to="image runtime",
-    )
-    cache: Optional[str] = container(
-        values.Words(
-            ("node", "keep", "off"),
-            "node: on each node's disk; keep: also in a file beside the image; "
-            "off: as the image says",
-        ),
-        "compile caches (Triton, Inductor, CUDA): node: on each node's own disk; keep: also in a"
-        " file beside the image, from which new nodes start; off: kit sets nothing [node]",
-        belongs_to="image runtime",
-    )
-    unpack: Optional[str] = container(
-        values.unpack,
-        "yes: each node unpacks the image before the first start; no: it mounts the image, and"
-        " what the program writes into it takes memory; for enroot and pyxis [auto: mount a"
-        " staged image]",
-        "auto|yes|no",
-        examples=lambda: ["auto", "yes", "no"],
-        belongs_to="image runtime",
-    )
     time: Optional[str] = of_nodes(
         values.time_limit,
         "time limit, as for sbatch",
         "HH:MM:SS",
         as_sbatch="-t",
         other_names="walltime time_limit",
-    )
-    workdir: str = container(
-        values.line,
-        "where the command runs; mounted in the container [the job file's folder]",
-        "DIR",
-        other_names="cwd working_dir",
-        anchor=paths.absolute,
-        default="",
     )
     code: Optional[str] = key(
         values.Words(
@@ -170,29 +113,6 @@ class Job(BadDays):
         ),
         "snapshot: run the code as it was at submission; live: as it is when the job starts"
         " [snapshot; kit run: live]",
-    )
-    mounts: tuple[Mount, ...] = container(
-        mount_list.parse,
-        "folders or files to mount in the container, SOURCE:TARGET[:ro]; of a squashfs file"
-        " (.sqsh), the content; {source, target, read_only, on_nodes} for a path with a colon or"
-        " that only the nodes have",
-        "S:T[:ro]",
-        option="--mount",
-        other_names="volumes binds",
-        anchor=mount_list.anchored,
-        from_words=keys.as_list,
-        add=mount_list.add,
-        default=(),
-    )
-    packages: Optional[tuple[Requirement, ...]] = container(
-        requirements.parse,
-        "Python packages beside the image's own, without a new image: a requirements.txt, or a"
-        " list of requirements",
-        "FILE|NAME",
-        other_names="requirements pip dependencies python_packages",
-        anchor=requirements.anchored,
-        from_words=keys.as_list,
-        add=operator.add,
     )
     env: Mapping[str, str] = key(
         variables.environment,
@@ -254,10 +174,6 @@ class Job(BadDays):
         "KEY=VALUE",
         from_words=keys.as_mapping,
         add=notify.add,
-    )
-    remap_root: Optional[bool] = container(
-        values.flag,
-        "be root inside the container (enroot --root, apptainer --fakeroot)",
     )
 
     # Where each key was given: "job.yaml:4" or "--nodes".

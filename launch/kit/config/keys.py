@@ -50,9 +50,10 @@ def key(
 
 
 def declared(of: Any) -> dict[str, Key]:
-    """Return the keys that a dataclass declares, in their order, and then those of its base."""
+    """Return the keys that a dataclass declares, in their order, and then those of its bases."""
     found = [item for item in fields(of) if "key" in item.metadata]
-    found.sort(key=lambda item: item.name not in of.__annotations__)
+    classes = [vars(each).get("__annotations__", {}) for each in of.__mro__]
+    found.sort(key=lambda item: [item.name not in names for names in classes])
     return {item.name: item.metadata["key"] for item in found}
 
 
