@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.base.errors import KitError
+from kit.files import remove
 
 from samples import ROOT
 
@@ -78,6 +80,27 @@ def test_what_nobody_may_write_to_is_removed_and_another_folder_keeps_its_mode(l
     subprocess.run([*shown, *command, NAME, str(own), str(other)], env=env, check=False, timeout=60)
     assert not own.exists()
     assert (other / "inner").stat().st_mode & 0o777 == 0o555
+
+
+def test_a_link_that_takes_the_place_of_a_closed_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who shares images/ may rename what is in it, at any moment: here when it is known that it may be removed."""
+    own, mine = tmp_path / "kit-0001", tmp_path / "mine"
+    own.mkdir()
+    (mine / "inner").mkdir(parents=True)
+    for folder in (mine, mine / "inner"):
+        folder.chmod(0o750)
+    check = remove.check
+
+    def check_and_lose(path: Path, name: str, mark: str) -> None:
+        check(path, name, mark)
+        if not own.is_symlink():
+            own.rename(tmp_path / "away")
+            own.symlink_to(mine)
+
+    monkeypatch.setattr(remove, "check", check_and_lose)
+    with pytest.raises(KitError, match="it is a link"):
+        remove.closed_tree(own, NAME)
+    assert [folder.stat().st_mode & 0o777 for folder in (mine, mine / "inner")] == [0o750, 0o750]
 
 
 def test_what_lacks_kits_mark_stays(tmp_path: Path) -> None:

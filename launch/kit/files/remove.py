@@ -32,7 +32,7 @@ def tree(path: Path, name: str, mark: str = "") -> None:
 def closed_tree(path: Path, name: str) -> None:
     """Remove a folder or a file as `tree` does, with folders in it that are closed to their owner.
 
-    It is a folder that nobody else can write to: a link would be followed that came meanwhile.
+    Nobody else can write to it. A colleague who shares images/ can put a link in its place.
     """
     check(path, name, mark="")
     if path.is_dir():
@@ -45,12 +45,14 @@ def _make_writable(folder: Path) -> None:
 
     A program that is just ending may remove some of it meanwhile.
     """
-    os.chmod(folder, 0o700)
-    for path, names, _ in os.walk(folder):  # lists a folder only after this loop's body
+    for _, names, _, handle in os.fwalk(folder):  # opens a folder only after this loop's body
+        with suppress(PermissionError):
+            os.fchmod(handle, 0o700)
         for name in names:
-            if not os.path.islink(os.path.join(path, name)):
-                with suppress(PermissionError, FileNotFoundError):
-                    os.chmod(os.path.join(path, name), 0o700)
+            with suppress(PermissionError, FileNotFoundError):
+                facts = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                if stat.S_ISDIR(facts.st_mode):
+                    os.chmod(name, 0o700, dir_fd=handle)
 
 
 def check(path: Path, name: str, mark: str) -> None:
