@@ -97,7 +97,7 @@ probe::machine() {
     probe::say rdma "${first%%/*}" "${second}" "$(cat "${fact}/link_layer" 2>/dev/null)"
   done
   fabric::look ''
-  kit::split words ' ' "${KIT_FABRIC}"
+  read -ra words <<<"${KIT_FABRIC}" # kit::split would leave an older bash with set -f, and the rest of this without its patterns
   probe::say fabric "${words[@]}"
 }
 

@@ -32,6 +32,16 @@ def test_the_version_of_bash_is_told() -> None:
     assert of(facts(), "bash") == [["bash", version]]
 
 
+def test_a_bash_that_is_too_old_for_a_run_tells_of_the_runtimes_all_the_same(tmp_path: Path) -> None:
+    """Before 4.4, `local -` and `local -n` are errors that bash goes on behind: here by a kit::split that does what it does there."""
+    scripts = tmp_path / "scripts"
+    shutil.copytree(SCRIPTS, scripts)
+    with (scripts / "lib/messages.sh").open("a") as file:
+        file.write("kit::split() { set -f; }\n")
+    told, expected = ([fact[:2] for fact in of(found, "fabric", "containers")] for found in (facts(scripts=scripts), facts()))
+    assert told == expected
+
+
 def test_a_line_is_never_longer_than_srun_hands_on_in_one_piece() -> None:
     path = f"/{'/'.join(['é' * 100] * 6)}"
     env = environment(KIT_RUN_DIR=str(SCRIPTS), LC_ALL="C.UTF-8")
