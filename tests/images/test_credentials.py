@@ -204,6 +204,7 @@ def test_a_login_in_enroots_file_is_used(home: Path) -> None:
         ("machine auth.docker.io login me password {}", "python"),
         ("machine registry-1.docker.io login me password {}", "nvidia/cuda"),
         ("machine index.docker.io login me password {}", "nvidia/cuda"),
+        ("machine registry-1.docker.io login me password {}", "registry-1.docker.io/nvidia/cuda"),
         ("machine example.org login me password {}", "example.org:5005/x"),
         ("machine example.org:5005 login me password {}", "example.org:5005/x"),
         ("machine nvcr.io\n  login me\n  password {}\nmachine quay.io login me password no", "nvcr.io/nvidia/pytorch"),

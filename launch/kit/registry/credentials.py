@@ -149,7 +149,7 @@ def _find_in_enroot(registry: str, failures: list[str]) -> Optional[str]:
         text = safe_read.read(path, 1 << 20).decode("utf-8", "surrogateescape")
     except OSError:
         return None
-    hosts = (registry, re.sub(r":[0-9]+$", "", registry))
+    hosts = (_registry(registry), re.sub(r":[0-9]+$", "", registry))
     for machine, user, rest in _ENTRY.findall(text):
         if _registry(machine) not in hosts:
             continue
