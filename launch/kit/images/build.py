@@ -197,7 +197,7 @@ class Making:
                     self.write(replace(source, config=config, origin=origin), log)
 
     def write(self, source: Source, log: IO[bytes]) -> None:
-        """Write the file of an image, with its record. After an error the lock's end cleans up."""
+        """Write the file of an image, with its record."""
         place = self.place
         store.check_space(place.folder, source.needs, f"a file of {size(source.size)} of files")
         for name in metadata.lost(source.config):
@@ -206,19 +206,24 @@ class Making:
                 "its name, a line break or ${...} in it"
             )
         machine = oci.machine(source.architecture)
-        safe_write.anew(place.unfinished).close()  # the packers replace the content of a file
-        packages = dict(sorted(self.pack(source, log).items()))
-        if self.frozen:
-            self.frozen.check_packages(packages)
-        if place.suffix == ".sif":
-            squashfs = place.unfinished.with_suffix(".squashfs" + store.PARTIAL)
-            place.unfinished.rename(squashfs)
-            sif.wrap(squashfs, place.unfinished, machine)
-            squashfs.unlink()
-        facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        facts |= {"kit": kit.__version__, "architecture": machine}
-        inside = {"env": list(source.config.env), "packages": packages}
-        store.publish(place, {**facts, "image_id": source.identity, **source.origin, **inside})
+        squashfs = place.unfinished.with_suffix(".squashfs" + store.PARTIAL)
+        try:
+            safe_write.anew(place.unfinished).close()  # the packers replace the content of a file
+            packages = dict(sorted(self.pack(source, log).items()))
+            if self.frozen:
+                self.frozen.check_packages(packages)
+            if place.suffix == ".sif":
+                place.unfinished.rename(squashfs)
+                sif.wrap(squashfs, place.unfinished, machine)
+                squashfs.unlink()
+            facts = {"name": place.name, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            facts |= {"kit": kit.__version__, "architecture": machine}
+            inside = {"env": list(source.config.env), "packages": packages}
+            store.publish(place, {**facts, "image_id": source.identity, **source.origin, **inside})
+        except BaseException:
+            for left in (place.unfinished, squashfs, place.unfinished_record):
+                left.unlink(missing_ok=True)
+            raise
 
     def pack(self, source: Source, log: IO[bytes]) -> dict[str, str]:
         """Write the image's files to the unfinished file. Return their packages, if known."""

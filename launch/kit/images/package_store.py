@@ -109,6 +109,7 @@ class _Build:
                 facts = {"image": image, "python": answer["python"], "bytes": total, "lock": lock}
                 store.publish(place, {**origin, **facts})
             except OSError as error:
+                place.unfinished.unlink(missing_ok=True)
                 fix = "free space or quota: df -h, quota -s"
                 raise KitError(f"cannot write {place.file}: {error.strerror}", fix) from None
         names = first([line.split(" ")[0] for line in lock], 10)
