@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit.base.errors import KitError, KitWarning
-from kit.files import json_lines
+from kit.files import json_lines, notes
 from kit.files.digests import Digests
 from kit.remote import records
 from kit.remote.records import Record
@@ -56,6 +56,12 @@ def test_nothing_is_noted_in_a_folder_called_tilde_where_nobody_knows_the_home(t
     with pytest.raises(KitError, match="HOME is not set"):
         Digests("images", 10)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_tilde_that_a_quote_has_kept_from_the_shell_is_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "~/state")  # export XDG_STATE_HOME="~/state"
+    assert notes.folder() == tmp_path / "state/kit"
 
 
 def test_of_a_file_that_has_grown_for_years_the_last_lines_are_read(tmp_path: Path) -> None:

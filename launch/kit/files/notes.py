@@ -13,7 +13,7 @@ def below_home(variable: str, otherwise: str) -> Path:
 
     Raise KitError if nobody knows the home: it would become a folder named ~ here.
     """
-    place = os.environ.get(variable) or os.path.expanduser(f"~/{otherwise}")
+    place = os.path.expanduser(os.environ.get(variable) or f"~/{otherwise}")
     if place.startswith("~"):
         fix = "export HOME=FOLDER, where kit may note your runs"
         raise KitError("HOME is not set, and this machine does not know this user's home", fix)

@@ -32,8 +32,8 @@ ending::after_signal() {
   exit "$(($1 > 0 ? $1 : 143))"
 }
 
-# ending::heed_early_signal - ends this script if Slurm ends the job before preempt::begin: it counts as an attempt for the job that goes on
-# for this one.
+# ending::heed_early_signal - ends this script if Slurm ends the job before preempt::begin, which notes this attempt for the job that
+# replaces this one.
 ending::heed_early_signal() {
   [[ -n "${KIT_SIGNAL}" ]] || return 0
   preempt::begin

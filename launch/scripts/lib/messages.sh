@@ -1,5 +1,5 @@
 # messages.sh - what kit says to people, on standard error, each line behind the name of the node that says it. No program reads it.
-# Where the disk with the log is full, the run goes on without. And what several scripts need besides.
+# Where the disk with the log is full, the run goes on without. Also functions that several scripts share.
 
 kit::node() { printf '%s' "${SLURMD_NODENAME:-${HOSTNAME}}"; }
 kit::say() { printf 'kit: %s: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "$*" >&2 || true; } # without a fork

@@ -13,7 +13,7 @@ ready::wait_for_nodes() {
 }
 
 # ready::ask VERB EVENT [OTHER] - on the first node: has run_script.sh do VERB on all nodes, each of which answers with one of these
-# events, and ends the job where one does not in time. Sets the caller's `number` to how many answered with EVENT, where that is known.
+# events, and ends the job where one does not in time. Sets the caller's `number` to how many answered with EVENT, or leaves it empty if the count was lost.
 ready::ask() {
   local pipe counted answers rc=0
   local KIT_READY="${KIT_EVENTS%/*}/ready.jsonl"
