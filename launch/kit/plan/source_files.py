@@ -45,9 +45,8 @@ class Sources(NamedTuple):
 
     def to_link(self) -> tuple[list[str], list[str]]:
         """Return what is linked to, of `left_out` and what git ignores, and notes on the rest."""
-        ignored = (
-            git_files.ignored(self.root, self.names) if self.by_git else []
-        )  # a dry run needs none
+        # A dry run needs none.
+        ignored = git_files.ignored(self.root, self.names) if self.by_git else []
         wanted = [name for name in ignored if _may_be_looked_for(self.root, name)]
         names = [*self.left_out, *(name.rstrip("/") for name in wanted)]
         kinds = [(os.path.dirname(name), os.path.splitext(name)[1]) for name in names]
