@@ -717,6 +717,9 @@ def test_a_recipe_that_fails_under_enroot_is_said_with_its_log(engine: Engine) -
             make(build.BuildRequest(engine="enroot"))
     assert not list(Path("images").glob("*.sqsh"))
     assert Enroot().identity("anything") == ""
+    Path("image.enroot.sh").write_text("exit 3\n")
+    with pytest.raises(KitError, match="the recipe has one base image, in which it runs\n  fix: name it in one line at its head: # base: IMAGE"):
+        make(build.BuildRequest(engine="enroot"))
 
 
 # ---------------------------------------------------------------- an image of somebody else's Enroot

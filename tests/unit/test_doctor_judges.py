@@ -532,7 +532,7 @@ SCONTROL = """\
 case "$*" in
   ping) echo 'Slurmctld(primary) at ctl is UP' ;;
   'show config') echo 'ProctrackType = proctrack/cgroup' ;;
-  'show node --oneliner') echo 'NodeName=node1 Arch=x86_64 NodeAddr=node1 State=IDLE Partitions=cpu ' ; echo 'NodeName=node2 NodeAddr=node2 State=DOWN* Gres=gpu:a100:8(S:0-1) Partitions=cpu Reason=its fan is broken [root@2026-01-01T00:00:00]' ;;
+  'show node --oneliner') echo 'NodeName=node1 Arch=x86_64 NodeAddr=node1 State=IDLE Partitions=cpu ' ; echo 'NodeName=node2 NodeAddr=node2 State=DOWN* Gres=gpu:a100:8(S:0-1) Partitions=cpu Reason=its fan is broken [root@2026-01-01T00:00:00] Comment=was State=IDLE until May' ;;
   'show partition --oneliner') echo 'PartitionName=cpu Default=YES' ;;
   --all*--me*--name=kit-doctor-*) echo 'PENDING QOSMaxJobsPerUserLimit' ;;
 esac

@@ -80,6 +80,8 @@ def _mount_from_keys(
 
 
 def _check_mount(mount: Mount, problems: Problems, *, asks_to_write: bool) -> Optional[Mount]:
+    if os.path.isabs(mount.target):
+        mount = mount._replace(target=os.path.normpath("/" + mount.target.lstrip("/")))
     if not mount.source:
         problems.add(mount.where, "the mount has no source", "write SOURCE:TARGET[:ro]")
     elif not os.path.isabs(mount.target):

@@ -76,7 +76,8 @@ class Packer(NamedTuple):
 
     def failure(self, target: Path, code: int, log: Path) -> KitError:
         """Return why the tool failed, by its log."""
-        text = log.read_text(encoding="utf-8", errors="replace")
+        # Before its own command there is what the build said, and that may be of errors, too.
+        text = log.read_text(encoding="utf-8", errors="replace").rpartition("\n+ ")[2]
         # The log may lie on the full disk itself, and be empty.
         if "No space left on device" in text or shutil.disk_usage(target.parent).free < FULL:
             return no_space(target.parent)

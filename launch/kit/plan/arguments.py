@@ -46,7 +46,7 @@ def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None
     if not name.endswith(file_words.CONFIGURATIONS) or re.search(r"[{}*?$:\s]", name):
         return
     path = view.on_this_side(name)
-    if os.path.isabs(name) or path is None or os.path.exists(path):
+    if os.path.isabs(name) or path is None or os.path.exists(path) or view.is_on_nodes(name):
         return
     if file_words.changes_folder(job.script):
         return  # whose "$@" may begin elsewhere

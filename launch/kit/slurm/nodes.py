@@ -59,7 +59,8 @@ def all_nodes() -> list[NodeFacts]:
     found = []
     names = "NodeName|NodeAddr|State|Gres|Partitions|ActiveFeatures|RealMemory|AllocMem"
     for line in client.ask(["scontrol", "show", "node", "--oneliner"]).splitlines():
-        facts = dict(re.findall(rf"(?:^| )({names})=(\S*)", line))
+        # The first of each name: a comment, which comes last, may have such words.
+        facts = dict(reversed(re.findall(rf"(?:^| )({names})=(\S*)", line)))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
         gpus = gpu_request.of_gres(facts.get("Gres", ""))
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]

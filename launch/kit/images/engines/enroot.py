@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kit.base.errors import KitError
 from kit.images import pack
 from kit.images.engines import tree
 from kit.images.engines.build_steps import Steps, hidden
@@ -44,6 +45,9 @@ class Enroot(Rootless):
 
     @contextmanager
     def build_own(self, file: Path, recipe: Recipe, steps: Steps) -> Iterator[Source]:
+        if len(recipe.bases) != 1:
+            fix = "name it in one line at its head: # base: IMAGE"
+            raise KitError("the recipe has one base image, in which it runs", fix, where=str(file))
         (base,) = recipe.bases
         with tree.workplace() as temporary:
             env = _folders(temporary)
