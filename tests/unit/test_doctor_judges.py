@@ -819,6 +819,24 @@ def test_what_the_jobs_own_lines_may_bring_is_no_failure(lines: str, kit: Callab
     assert "warn here: program: the program that `command` names is not there, unless the job's setup or mounts bring it (nosuchtool)\n" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (
+            "host_setup: module load apptainer\n",
+            "warn node1: runtime: apptainer is missing, unless the job's host_setup loads it (apptainer is not on PATH there)",
+        ),
+        ("setup: module load apptainer\n", "FAIL node1: runtime: apptainer is missing (apptainer is not on PATH there)"),  # they run in the container
+    ],
+)
+def test_a_runtime_that_the_jobs_lines_may_load_on_the_node_is_no_failure(lines: str, line: str, kit: Callable, without_slurm: Path, tmp_path: Path) -> None:
+    slurm(without_slurm, 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"')
+    (tmp_path / "image.sqsh").write_text("")
+    (tmp_path / "job.yaml").write_text(f"command: sort\nlauncher: srun\nruntime: apptainer\nimage: image.sqsh\n{lines}")
+    done = kit("doctor", "job.yaml", check=False, PATH=str(without_slurm), timeout_s=60)
+    assert f"{line}\n" in done.stdout
+
+
 @pytest.mark.parametrize(("path", "is_set_up"), [("/env/bin:/usr/bin", True), ("/env", True), ("/environment/bin", False), ("", False)])
 def test_a_path_that_leads_into_a_mount_may_bring_a_program(path: str, is_set_up: bool, tmp_path: Path) -> None:
     mount = Mount(str(tmp_path), "/env", True, "")

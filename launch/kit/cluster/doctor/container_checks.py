@@ -37,7 +37,8 @@ def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
     needed = cluster.plugin.tool
     version, usual = node.tool(needed), cluster.usual("runtime", lambda other: other.tool(needed))
     if not version:
-        yield Found("missing", f"{needed} is not on PATH there", {"runtime": needed})
+        problem = "unless-loaded" if cluster.asked.has_host_setup else "missing"
+        yield Found(problem, f"{needed} is not on PATH there", {"runtime": needed})
     elif version != usual:
         yield Found("version", f"{needed} {version}, others have {usual}", {"runtime": needed})
 

@@ -57,6 +57,7 @@ class Needs:
     needs_python: bool = False
     module: str = ""  # a package that its Python must have
     path: str = ""  # the job's own PATH
+    has_host_setup: bool = False  # True where lines of the job may load the runtime
     is_set_up: bool = False  # True where lines of the job, or what it mounts, may bring a program
     slurm: dict[str, str] = field(default_factory=dict)  # options that decide where the job runs
     nodelist: str = ""  # the nodes that the job gets; empty where it may get others, too
