@@ -567,13 +567,22 @@ def test_a_job_that_waits_is_given_up_with_the_reason_and_taken_back(kit: Callab
 WANTS_GPUS = "Unable to allocate resources: this partition is for jobs with GPUs"
 
 
-@pytest.mark.parametrize(("gres", "is_asked"), [("Gres=gpu:a100:8(S:0-1) ", True), ("", False)])
-def test_where_a_site_takes_no_job_without_gpus_the_nodes_are_asked_with_one(gres: str, is_asked: bool, kit: Callable, without_slurm: Path) -> None:
+@pytest.mark.parametrize(
+    ("gres", "wanted", "is_asked"),
+    [
+        ("Gres=gpu:8(S:0-1) ", "gpu:1", True),
+        ("Gres=gpu:a100:8(S:0-1) ", "gpu:a100:1", True),  # a site may want the type named
+        ("", "gpu:1", False),
+    ],
+)
+def test_where_a_site_takes_no_job_without_gpus_the_nodes_are_asked_with_one(
+    gres: str, wanted: str, is_asked: bool, kit: Callable, without_slurm: Path
+) -> None:
     refusal = f"{{ echo '${{0##*/}}: error: {WANTS_GPUS}' >&2; exit 1; }}"
     answer = 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"'
-    slurm(without_slurm, f'[[ " $* " == *" --gres=gpu:1 "* ]] || {refusal}; {answer}')
+    slurm(without_slurm, f'[[ " $* " == *" --gres={wanted} "* ]] || {refusal}; {answer}')
     (without_slurm / "scontrol").write_text(SCONTROL.replace("State=IDLE", f"State=IDLE {gres}"))
-    (without_slurm / "sbatch").write_text(f"#!/bin/bash\n[[ $(</dev/stdin) == *--gres=gpu:1* ]] || {refusal}\n")
+    (without_slurm / "sbatch").write_text(f"#!/bin/bash\n[[ $(</dev/stdin) == *--gres={wanted}* ]] || {refusal}\n")
     found = json.loads(kit("doctor", "--runtime", "none", "--json", check=False, PATH=str(without_slurm), timeout_s=60).stdout)
     assert found["nodes"]["node1"]["answered"] == is_asked
     assert [item["check"] for item in found["findings"] if item["node"] == "login" and item["verdict"] == FAIL] == ([] if is_asked else ["asking"])

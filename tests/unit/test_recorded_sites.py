@@ -354,14 +354,20 @@ def test_what_is_neither_a_program_nor_a_folder_is_refused(target: str, said: st
         init(slurm("laptop"), target=Path(target))
 
 
-def test_an_idle_node_is_asked_by_a_job_in_that_partition_alone(slurm, init) -> None:
+def test_an_idle_node_is_asked_by_a_job_as_the_site_wants_it(slurm, init, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In that partition alone, with a GPU of a named type, and with what the shell names for every job: srun does not read that."""
+    monkeypatch.setenv("SBATCH_QOS", "short")
+    monkeypatch.setenv("SBATCH_RESERVATION", "course")
     site = slurm("a100")
     change(site, "nodes", "g001|mix", "g001|idle")
     (site / "node").write_text((SITES / "cpus/node").read_text().replace("c01", "g001"))
+    refusal = "echo 'srun: error: Unable to allocate resources: Invalid qos specification' >&2; exit 1"
+    stand_in = (site / "bin/srun").read_text()
+    (site / "bin/srun").write_text(stand_in.replace('"srun "*)', f'"srun "*) [[ "$*" == *--qos=short*--gres=gpu:a100:1* ]] || {{ {refusal}; }};'))
     said = init(site)
     assert "and g001 of it" in said
     (asked,) = [line for line in (site / "asked").read_text().splitlines() if line.startswith("--nodelist")]
-    assert {"--nodelist=g001", "--nodes=1", "--partition=gpu", "--account=ml", "--gres=gpu:1"} <= set(asked.split())
+    assert {"--nodelist=g001", "--nodes=1", "--partition=gpu", "--account=ml"} <= set(asked.split()) and "reservation" not in asked
     (site / "asked").unlink()
     init(site, ask_node=False, force=True)
     assert not (site / "asked").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional
 
 # In order of precedence: where several ask for GPUs, the first counts.
@@ -44,6 +44,17 @@ def read(options: Mapping[str, Optional[str]]) -> list[GpuRequest]:
 def of_gres(gres: str) -> dict[str, int]:
     """Return {type: number} of what Slurm says that a node has: gpu:a100:4(S:0-1),gpu:2,nic:1."""
     return _by_type("gres", gres)
+
+
+def one_of_each(gres: Iterable[str]) -> str:
+    """Return the value of --gres for one GPU of each node; "" where a node has none.
+
+    It names the type, as some sites demand, where all nodes have that type.
+    """
+    kinds = [next((kind for kind, count in of_gres(text).items() if count), None) for text in gres]
+    if None in kinds or not kinds:
+        return ""
+    return f"gpu:{kinds[0]}:1" if kinds[0] and len({*kinds}) == 1 else "gpu:1"
 
 
 def number(options: Mapping[str, Optional[str]], name: str, otherwise: int = 1) -> int:

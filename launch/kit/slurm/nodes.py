@@ -48,6 +48,7 @@ class NodeFacts(NamedTuple):
     address: str  # NodeAddr: a name or an address
     state: str  # IDLE+DRAIN, DOWN*
     reason: str
+    gres: str  # as Slurm has it: gpu:a100:4(S:0-1)
     gpus: int
     partitions: list[str]
     features: list[str]  # those that it has now
@@ -71,6 +72,7 @@ def all_nodes() -> list[NodeFacts]:
                     address=facts.get("NodeAddr", ""),
                     state=facts.get("State", ""),
                     reason=reason[1] if reason else "",
+                    gres=facts.get("Gres", ""),
                     gpus=sum(gpus.values()),
                     partitions=partitions,
                     features=facts.get("ActiveFeatures", "").split(","),

@@ -17,6 +17,7 @@ from kit import slurm
 from kit.base.errors import KitError
 from kit.cluster.doctor import facts
 from kit.cluster.doctor.facts import Inquiry, Node
+from kit.slurm import gpu_request
 
 START_S = 15  # for the other nodes, from the first node's first line
 READY_S = 90  # for nodes that have begun: an image may start slowly, and nvidia-smi list slowly
@@ -208,10 +209,11 @@ def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
             try:
                 all_at_once(command, nodes, asked.slurm, wait_s)
             except NoAnswer:
-                if not all(node.gpus for node in nodes.values()):
-                    raise
                 # Some sites take no job without GPUs where there are some.
-                all_at_once(command, nodes, {"gres": "gpu:1", **asked.slurm}, wait_s)
+                gres = gpu_request.one_of_each(node.gres for node in nodes.values())
+                if not gres:
+                    raise
+                all_at_once(command, nodes, {"gres": gres, **asked.slurm}, wait_s)
             unheard = silent(nodes)
             if not unheard or len(unheard) == len(nodes):
                 break

@@ -22,6 +22,7 @@ class Node(probe.Machine):
 
     state: str = ""  # as Slurm has it: IDLE+DRAIN
     reason: str = ""  # of that state
+    gres: str = ""  # by Slurm
     gpus: int = 0  # by Slurm
     has_parts: bool = False  # True where Slurm counts parts of GPUs (MIG)
     asked: bool = True  # False where the node is left out

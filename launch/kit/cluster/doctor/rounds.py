@@ -23,7 +23,7 @@ from kit.config.yaml_source import Located
 from kit.plan import program, resolve, runtimes, this_machine
 from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
-from kit.slurm import hostlist, sbatch_variables
+from kit.slurm import gpu_request, hostlist, sbatch_variables
 
 # The options that decide where a job runs, and which limits of this machine it has there.
 PLACES = "partition account qos reservation constraint clusters wckey propagate".split()
@@ -224,6 +224,9 @@ def _estimate(options: dict[str, Optional[str]]) -> None:
         slurm.estimate(shapes.script(options))
     except KitError:
         with suppress(KitError):
-            slurm.estimate(shapes.script({**options, "gres": "gpu:1"}))
-            return
+            kinds = (gpu_request.one_of_each([node.gres]) for node in slurm.all_nodes())
+            for gres in dict.fromkeys(["gpu:1", *filter(None, kinds)]):
+                with suppress(KitError):
+                    slurm.estimate(shapes.script({**options, "gres": gres}))
+                    return
         raise

@@ -15,11 +15,12 @@ from kit.cluster import facts, probe
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.probe import IN_MEMORY, SHARED, Machine
 from kit.config import plugins
-from kit.slurm import gpu_request
+from kit.slurm import gpu_request, sbatch_variables
 
 # Variables and places of folders that all nodes share, or of a node's own disk.
 VARIABLES = ("HOME", "SCRATCH", "WORK", "PROJECT", "LOCAL_SCRATCH", "TMPDIR")
 LOCAL = "/local /localscratch /local_scratch /scratch /nvme /mnt/nvme /mnt/local".split()
+ASKED = ("account", "qos", "constraint", "wckey")  # what a site may want of every job
 TEMPORARY = "/tmp"  # noqa: S108 - where containers go unless a profile says otherwise
 
 
@@ -118,18 +119,18 @@ def survey(
         slurm.default_account(cluster) if accounts else "",
         tuple(option for option in plugins.srun_options() if option in known),
     )
-    states = _states(chosen)
-    if not states:
+    nodes = _nodes(chosen)
+    if not nodes:
         return site
-    idle = next((name for name, state in states.items() if state == "idle"), "")
+    idle = next((name for name, (state, _) in nodes.items() if state == "idle"), "")
     node: Optional[Machine] = None
     why = f"no node of {chosen.name} is idle"
     if tell is None:
         why = "--no-look was given"
     elif idle:
         tell(idle)
-        node, why = _ask(site, chosen, idle, command)
-    return replace(site, reserved_cpus=_reserved(next(iter(states))), node=node, why_no_node=why)
+        node, why = _ask(idle, command, _options(site, chosen, nodes[idle][1]))
+    return replace(site, reserved_cpus=_reserved(next(iter(nodes))), node=node, why_no_node=why)
 
 
 def account_for(site: Site, partition: Partition) -> str:
@@ -187,14 +188,16 @@ def _accounts(partition: Partition, accounts: Optional[dict[str, set[str]]]) -> 
     return [name for name in mine if partition.takes(name)]
 
 
-def _states(partition: Partition) -> dict[str, str]:
-    """Return {node: state} of the nodes for a first job: with GPUs if the partition has any."""
+def _nodes(partition: Partition) -> dict[str, tuple[str, str]]:
+    """Return {node: (state, gres)} for a first job: with GPUs if the partition has any."""
     command = ["sinfo", "--noheader", "--Node", f"--partition={partition.name}"]
     lines = slurm.ask([*command, "--format=%N|%t|%G"]).splitlines()
     rows = [line.split("|") for line in lines if line.count("|") == 2]
     needs_gpus = partition.has_gpus
     return {
-        name: state for name, state, gres in rows if gpu_request.of_gres(gres) or not needs_gpus
+        name: (state, gres)
+        for name, state, gres in rows
+        if gpu_request.of_gres(gres) or not needs_gpus
     }
 
 
@@ -205,18 +208,24 @@ def _reserved(node: str) -> int:
     return max(0, cpus["CPUTot"] - cpus["CPUEfctv"]) if len(cpus) == 2 else 0
 
 
-def _ask(
-    site: Site, partition: Partition, node: str, command: list[str]
-) -> tuple[Optional[Machine], str]:
+def _options(site: Site, partition: Partition, gres: str) -> dict[str, str]:
+    """Return the options of a job on a node that has these GPUs."""
+    options = {"partition": partition.name}
+    if account := account_for(site, partition):
+        options["account"] = account
+    # srun does not read the variables of sbatch. A node that is idle is of no reservation.
+    of_jobs = sbatch_variables.complete(options)
+    options |= {name: text for name in ASKED if (text := of_jobs.get(name))}
+    if one_gpu := gpu_request.one_of_each([gres]):  # some sites refuse jobs there that want none
+        options["gres"] = one_gpu  # an option that every Slurm knows
+    return options
+
+
+def _ask(node: str, command: list[str], options: dict[str, str]) -> tuple[Optional[Machine], str]:
     """Ask an idle node by a job of some seconds; return its facts, or why it gave none.
 
     A node that sleeps is not idle, and is not woken.
     """
-    options = {"partition": partition.name}
-    if account := account_for(site, partition):
-        options["account"] = account
-    if partition.has_gpus:  # some sites refuse jobs there that want none
-        options["gres"] = "gpu:1"  # an option that every Slurm knows
     try:
         return probe.read(slurm.on_nodes(node, command, options)), ""
     except KitError as error:
