@@ -456,6 +456,49 @@ def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_he
     assert (tmp_path / "images/mine-0123456789abcdef.sqsh").exists()
 
 
+SRUN_WITH_A_FILTER = """\
+#!/bin/bash
+echo >>calls
+for wanted in WANTED; do
+  [[ " $* " == *" ${wanted} "* ]] && continue
+  printf 'srun: error: %s\\n' "this site wants ${wanted}" 'Unable to allocate resources: Unspecified error' >&2
+  exit 1
+done
+printf 'node1\\t5\\t8\\t/local/c\\n'
+"""
+
+
+@pytest.mark.parametrize(
+    ("gres", "wanted", "tries"),
+    [
+        ("", "--partition=mine", 1),
+        ("", "--clusters=b --wckey=w --partition=mine", 1),
+        ("", "--constraint=x", 2),
+        ("Gres=gpu:a100:8(S:0-1) ", "--gres=gpu:a100:1 --constraint=x", 2),
+        ("Gres=gpu:a100:8(S:0-1) ", "--qos=other", 0),
+    ],
+)
+def test_nodes_that_a_site_gives_to_some_jobs_alone_are_cleaned_too(
+    gres: str, wanted: str, tries: int, tmp_path: Path, unused: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = f"NodeName=node1 State=IDLE {gres}Partitions=mine"
+    for name, script in {
+        "srun": SRUN_WITH_A_FILTER.replace("WANTED", wanted),
+        "scontrol": f"#!/bin/bash\n[[ $* == *hostnames* ]] && echo node1 || echo '{node}'\n",
+    }.items():
+        (tmp_path / "bin" / name).unlink(missing_ok=True)  # a link to the fake
+        (tmp_path / "bin" / name).write_text(script)
+        (tmp_path / "bin" / name).chmod(0o755)
+    for name, value in {"CLUSTERS": "b", "WCKEY": "w"}.items():
+        monkeypatch.setenv(f"SBATCH_{name}", value)
+    if tries:
+        assert [item.path for item in image_gc.find(tmp_path / "images", "node1", str(tmp_path / "site.yaml"), 7).all] == ["/local/c"]
+        assert len((tmp_path / "calls").read_text().splitlines()) == tries
+    else:
+        with pytest.raises(KitError, match="srun on node1: srun: error: Unable to allocate resources: Unspecified error"):
+            image_gc.find(tmp_path / "images", "node1", str(tmp_path / "site.yaml"), 7)
+
+
 def test_of_a_removal_that_takes_long_it_is_said_that_it_may_go_on(tmp_path: Path, unused: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = tmp_path / "bin/srun"
     stub.write_text("#!/bin/sh\nexec sleep 60\n")

@@ -20,7 +20,7 @@ from kit.images import inventory
 from kit.images.inventory import ImageFile
 from kit.registry import layer_cache
 from kit.registry.layer_cache import CachedLayer
-from kit.slurm import sbatch_variables
+from kit.slurm import gpu_request, hostlist, sbatch_variables
 
 # For a job on nodes: its limit of ten minutes, and Slurm's time to start and to end it.
 PATIENCE_S = 720.0
@@ -75,11 +75,8 @@ def find(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) 
         )
     site = profiles.load_valid(cluster)
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
-    names = ("partition", "account", "qos", "reservation")
     of_site = {name: str(item.value) for name, item in site.slurm.items()}
-    of_jobs = sbatch_variables.complete(of_site)  # srun does not read the variables of sbatch
-    options = {name: text for name in names if (text := of_jobs.get(name))}
-    search = Search(folder, nodes, days, scratch, options)
+    search = Search(folder, nodes, days, scratch, sbatch_variables.places(of_site))
     lines = [line.split("\t", 3) for line in _run(search, "list").splitlines()]
     containers = [Leftover(node, int(size), int(idle), path) for node, size, idle, path in lines]
     if nodes:
@@ -132,7 +129,7 @@ def _run(search: Search, what: str, *paths: str) -> str:
     script = ["bash", "-c", assets.script("collect.sh"), "collect.sh"]
     command = [*script, what, str(search.days), search.scratch, *paths]
     if search.nodes:
-        return slurm.on_nodes(search.nodes, command, search.options, PATIENCE_S)
+        return _on_nodes(search.nodes, command, search.options)
     done = subprocess.run(
         command, capture_output=True, text=True, errors="surrogateescape", stdin=subprocess.DEVNULL
     )
@@ -141,3 +138,20 @@ def _run(search: Search, what: str, *paths: str) -> str:
     if done.returncode:
         raise KitError(f"collecting ended with code {done.returncode}", "see the lines above")
     return done.stdout
+
+
+def _on_nodes(nodes: str, command: list[str], options: dict[str, str]) -> str:
+    """Run a command on nodes; once more as some sites want it, if Slurm refuses the first job."""
+    # The nodes are named: a constraint would only be a reason for Slurm to refuse some of them.
+    fewer = {name: text for name, text in options.items() if name != "constraint"}
+    try:
+        return slurm.on_nodes(nodes, command, fewer, PATIENCE_S)
+    except slurm.Refused:
+        # Some sites take no job without a constraint, or without GPUs where there are some.
+        names = {*hostlist.expand(nodes)}
+        gres = (node.gres for node in slurm.all_nodes() if node.name in names)
+        one_gpu = gpu_request.one_of_each(gres)
+        more = {**options, "gres": one_gpu} if one_gpu else options
+        if more == fewer:
+            raise
+        return slurm.on_nodes(nodes, command, more, PATIENCE_S)

@@ -27,6 +27,8 @@ _NAMES = {
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 # Of each of these a job has one: sbatch drops the variables of the others, too.
 ALTERNATIVES = (MEMORY, ("cpus-per-task", "cpus-per-gpu"), ("requeue", "no-requeue"))
+# The options that decide where a job runs, and which limits of this machine it has there.
+_PLACES = "partition account qos reservation constraint clusters wckey propagate".split()
 # The options whose variables kit reads, to judge a job as sbatch does, and to ask the job's nodes.
 _JUDGED = (
     "partition account time constraint gres gpus gpus-per-node mem mem-per-cpu mem-per-gpu qos"
@@ -77,6 +79,15 @@ def complete(options: Options) -> dict[str, Optional[str]]:
     lost = overridden(options)
     own = {option: os.environ.get(name(option)) for option in _JUDGED if name(option) not in lost}
     return {**options, **{option: value for option, value in own.items() if value}}
+
+
+def places(options: Options) -> dict[str, str]:
+    """Return the options that decide where a job runs, also those that only the environment names.
+
+    srun does not read the variables of sbatch.
+    """
+    found = complete(options)
+    return {option: found[option] or "" for option in _PLACES if option in found}
 
 
 def _names(option: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from typing import IO
@@ -12,12 +13,17 @@ from kit.slurm import client, hostlist
 SHORT_JOB_MB = 500  # memory of the job of begin_on_nodes on each node
 
 
+class Refused(KitError):
+    """Slurm, or a filter of the site's, gave srun no nodes."""
+
+
 def on_nodes(
     nodes: str, command: list[str], options: dict[str, str], within_s: float = client.PATIENCE_S
 ) -> str:
     """Run a command on nodes as one short job, and return its output.
 
-    Raise KitError if a node does not answer, or not all have ended in time.
+    Raise Refused if Slurm does not give the nodes; KitError if one does not answer, or not all have
+    ended in time.
     """
     on_each = _one_task_on_each(nodes, len(hostlist.expand(nodes)))
     shape = [*on_each, "--immediate=60", "--time=10", "--quiet"]
@@ -32,7 +38,8 @@ def on_nodes(
         ) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise KitError(f"srun on {nodes}: {reason}", fix)
+        is_refused = re.search("Unable to allocate|cli_filter plugin", done.stderr)
+        raise (Refused if is_refused else KitError)(f"srun on {nodes}: {reason}", fix)
     if done.stderr:
         warn(done.stderr.rstrip("\n"))
     return done.stdout

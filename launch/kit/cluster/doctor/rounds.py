@@ -25,9 +25,6 @@ from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
 from kit.slurm import gpu_request, hostlist, sbatch_variables
 
-# The options that decide where a job runs, and which limits of this machine it has there.
-PLACES = "partition account qos reservation constraint clusters wckey propagate".split()
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -91,7 +88,7 @@ def _asked(wanted: Wanted, *, on_slurm: bool) -> tuple[Needs, Optional[Plan]]:
     options = {**site.slurm, **places}
     asked = Needs(runtime=runtime, scratch=site.scratch, folder=os.getcwd())
     texts = {name: str(item.value) for name, item in options.items()}
-    asked.slurm = _places(texts)
+    asked.slurm = sbatch_variables.places(texts)
     asked.nodelist, asked.exclude = _whole_list(texts), texts.get("exclude", "")
     asked.interfaces = site.env.get("NCCL_SOCKET_IFNAME", "")
     return asked, None
@@ -120,7 +117,7 @@ def _of_plan(plan: Plan) -> Needs:
         interfaces=env.get("NCCL_SOCKET_IFNAME", ""),
         uses_tcp=env.get("NCCL_NET", "").lower() == "socket" or env.get("NCCL_IB_DISABLE") == "1",
         job=layout.name,
-        slurm=_places(dict(plan.header)),
+        slurm=sbatch_variables.places(dict(plan.header)),
         nodelist=_whole_list(header),
         exclude=header.get("exclude", ""),
         program=_program(plan),
@@ -130,15 +127,6 @@ def _of_plan(plan: Plan) -> Needs:
         has_host_setup=bool(plan.program.host_setup),
         is_set_up=_is_set_up(plan, env.get("PATH", "")),
     )
-
-
-def _places(options: Mapping[str, Optional[str]]) -> dict[str, str]:
-    """Return the options that decide where a job runs, also those that only the environment names.
-
-    srun does not read the variables of sbatch.
-    """
-    complete = sbatch_variables.complete(options)
-    return {name: complete[name] or "" for name in PLACES if name in complete}
 
 
 def _whole_list(options: Mapping[str, str]) -> str:
