@@ -90,6 +90,21 @@ def test_gpus_are_read_by_their_type(gres: str, expected: dict[str, int]) -> Non
     assert gpu_request.of_gres(gres) == expected
 
 
+@pytest.mark.parametrize(
+    ("gres", "option"),
+    [
+        (["gpu:a100:4(S:0-1)", "gpu:a100:8"], "gpu:a100:1"),
+        (["gpu:a100:4", "gpu:h100:4"], "gpu:1"),
+        (["gpu:4"], "gpu:1"),
+        (["gpu:a100:4", "(null)"], ""),
+        (["gpu:0"], ""),
+        ([], ""),
+    ],
+)
+def test_one_gpu_of_each_node_is_named_by_its_type_where_all_have_that(gres: list[str], option: str) -> None:
+    assert gpu_request.one_of_each(gres) == option
+
+
 @pytest.mark.parametrize(("allowed", "hidden"), [("root,staff", True), ("root,ml", False), ("ALL", False)])
 def test_the_users_groups_are_known_at_a_site_that_lists_none(allowed: str, hidden: bool, slurm_says, monkeypatch: pytest.MonkeyPatch) -> None:
     """SSSD answers for each number, but lists no groups; and a number may have no name."""
