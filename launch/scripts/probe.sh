@@ -220,7 +220,7 @@ probe::half_made() {
 
 probe::shared() {
   local -r folder="${ASKED[folder]:-}" mark="${ASKED[mark]:-}"
-  local said problem source
+  local said problem source needed
   if [[ -n "${folder}" ]]; then
     if ! timeout 5 test -d "${folder}"; then
       probe::say folder missing
@@ -233,9 +233,11 @@ probe::shared() {
     fi
   fi
   for source in "${MOUNTS[@]}"; do
+    needed=-r
+    ! timeout 5 test -d "${source}" || needed=-x # as in lib/mounts.sh
     if ! timeout 5 test -e "${source}"; then
       probe::say mount missing "${source}"
-    elif ! timeout 5 test -r "${source}"; then
+    elif ! timeout 5 test "${needed}" "${source}"; then
       probe::say mount unreadable "$(probe::mode "${source}")"
     fi
   done

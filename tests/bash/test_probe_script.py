@@ -270,12 +270,16 @@ def test_a_folder_of_the_same_name_that_is_another_one_is_told(text: str, told: 
 def test_mounts_and_scratch_that_this_user_cannot_use_are_told(open_folder: Path) -> None:
     scripts = open_folder / "scripts"
     shutil.copytree(SCRIPTS, scripts)
-    (open_folder / "closed").mkdir(mode=0o700 if os.getuid() == 0 else 0)
+    modes = {"closed": 0, "listed": 0o444, "entered": 0o111}
+    for name, mode in modes.items():
+        (open_folder / name).mkdir()
+        (open_folder / name).chmod(mode)
     (open_folder / "scratch").mkdir()
     (open_folder / "scratch").chmod(0o555)
-    asked = [f"mount={open_folder}/{name}" for name in ("closed", "none", "scripts")]
+    asked = [f"mount={open_folder}/{name}" for name in (*modes, "none", "scripts")]
     found = facts(*asked, f"scratch={open_folder}/scratch/deep", before=tuple(as_ordinary_user()), scripts=scripts)
-    assert [fact[:2] for fact in of(found, "mount")] == [["mount", "unreadable"], ["mount", "missing"]]
+    told = [(problem, source.split(" is of ")[0].rpartition("/")[2]) for _, problem, source in of(found, "mount")]
+    assert told == [("unreadable", "closed"), ("unreadable", "listed"), ("missing", "none")]
     ((_, asked_for, place, able, *_),) = of(found, "scratch")
     assert (asked_for, place) == (f"{open_folder}/scratch/deep", f"{open_folder}/scratch")
     assert able.endswith(" with mode 555")

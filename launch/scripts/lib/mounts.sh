@@ -3,13 +3,16 @@
 
 mounts::check() {
   local -i i
-  local source
+  local source needed
   for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
     source="${KIT_MOUNTS[i]}"
     [[ -e "${source}" ]] ||
       kit::die "the mount source ${source} does not exist here" "make it on every node, or put it on a shared file system" mount-missing
-    [[ -r "${source}" && (! -d "${source}" || -x "${source}") ]] ||
+    needed=-r
+    [[ ! -d "${source}" ]] || needed=-x # many sites have their scratch as 0711, where a user's own folder is known by its name
+    test "${needed}" "${source}" ||
       kit::die "the mount source ${source} cannot be read by $(id -un)" "check its owner and mode: ls -ld '${source}'" mount-missing
+    [[ -r "${source}" ]] || kit::say "$(id -un) may not list the mount source ${source}: programs find in it only what they know by name"
     [[ "${KIT_MOUNTS[i + 2]}" != data ]] || mounts::check_data "${source}"
     [[ "${KIT_MOUNTS[i + 2]}" != ro || "${KIT_RUNTIME}" == none ]] || mounts::warn_of_writable_below "${source}"
   done
