@@ -211,6 +211,29 @@ def test_a_disk_that_fills_up_ends_the_copy_and_not_the_build(most: int, folder:
     assert names(folder) == {NAMES[blob] for blob in BLOBS if len(blob) <= most}
 
 
+FULL = """
+import shutil, sys
+from pathlib import Path
+from kit.registry import layers, client as registry
+disk = Path(sys.argv[2])
+shutil.disk_usage = lambda path: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40)  # what a quota leaves is in no df
+(disk / ("a" * 64)).touch()
+(disk / "mine").touch()
+for info, content in layers.merge(registry.open_image(sys.argv[1], print)):
+    content and content.read()
+print(sorted(path.name for path in disk.iterdir()))
+"""
+
+
+def test_where_a_quota_is_full_the_cache_gives_back_what_it_has(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    jail = ["bwrap", "--dev-bind", "/", "/", "--size", str(len(TOP) // 2 // 4096 * 4096), "--tmpfs", str(folder)]
+    with app() as server:
+        done = subprocess.run([*jail, sys.executable, "-c", FULL, f"{server.address}/app", str(folder)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [f"no space is left in {folder}: the layers there are removed", "['mine']"]
+
+
 def test_the_disk_keeps_room_for_the_image_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = sum(map(len, BLOBS)) + len(TOP)
     for free, kept in ((needed - 1, {NAMES[LOW]}), (needed, set(NAMES.values()))):
@@ -229,7 +252,7 @@ def test_a_writer_without_its_lock_or_its_file_does_no_harm(folder: Path, monkey
     with app() as server:
         build(server)
         assert names(folder) == set(NAMES.values())
-    writer = layer_cache.Writer(folder / ("a" * 64))
+    writer = layer_cache.Writer(folder / ("a" * 64), lambda: None)
     writer.partial.unlink()
     writer.write(b"x")
     writer.publish()

@@ -315,7 +315,19 @@ def test_a_disk_that_is_full_is_said_to_be_also_where_the_log_is_on_it(tmp_path:
     done = subprocess.run([*jail, sys.executable, "-c", PACKS, str(tmp_path), str(disk - (1 << 16))], input=stream, capture_output=True, timeout=60)
     said = done.stdout.decode()
     assert (done.returncode, done.stderr) == (0, b"")
-    assert said == f"kit: no space is left in {tmp_path}\n  fix: free some, or write elsewhere: kit build --images DIR\n"
+    assert said == f"kit: no space is left in {tmp_path}\n  fix: free some (df -h, quota -s, lfs quota), or write elsewhere: kit build --images DIR\n"
+
+
+def test_a_quota_that_is_full_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    says = "FATAL ERROR: Write failed because Disk quota exceeded"
+    (tmp_path / "bin/mksquashfs").write_text(
+        f"#!/bin/sh\n# a stub of mksquashfs in a full quota\n[ $1 != -version ] || exec echo 'version 4.6'\necho '{says}'\nexit 1\n"
+    )
+    (tmp_path / "bin/mksquashfs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    with pytest.raises(KitError, match=f"no space is left in {tmp_path}\n  fix: free some .*quota -s, lfs quota"):
+        squash(tmp_path, tar_of(("file", b"x" * (3 << 20), {})))
 
 
 @pytest.mark.parametrize(("number", "fix"), [(9, "where memory is short"), (25, "see what sent it, such as a limit of ulimit -a; the log: ")])

@@ -244,6 +244,16 @@ def test_a_broken_lock_file_is_named_with_a_fix(content: str, tmp_path: Path) ->
         bases.pin(found, {}, lambda base: "", update=False)
 
 
+@pytest.mark.parametrize("says", ["cp: error writing 'usr': No space left on device", "FATAL: while extracting: disk quota exceeded"])
+def test_a_disk_or_a_quota_that_is_full_is_said_of_the_tool_that_met_it(says: str, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        steps = build_steps.Steps(tmp_path, log, silent)
+        with pytest.raises(KitError) as error:
+            steps.must_run(["sh", "-c", f'echo "{says}"; exit 1'], {})
+    fix = f"free some (df -h, quota -s, lfs quota), or give it another place: TMPDIR=/local kit build; the log: {tmp_path}/log"
+    assert str(error.value) == f"kit: sh has no space left\n  fix: {fix}"
+
+
 def test_values_reach_a_tool_through_its_environment_but_not_what_it_reads_itself() -> None:
     words, variables = build_steps.hidden("--env", {"API_TOKEN": "s3cret", "HOME": "/x", "DOCKER_HOST": "y", "PATHS": "z"})
     assert words == ["--env", "API_TOKEN", "--env", "HOME=/x", "--env", "DOCKER_HOST=y", "--env", "PATHS"]

@@ -166,7 +166,10 @@ def test_a_disk_that_is_full_while_unpacking_is_said_to_be(files: int, tmp_path:
     filled = 0 if files == 1 else disk - (1 << 18)
     done = subprocess.run([*jail, sys.executable, "-c", PACKS, str(tmp_path / "there"), str(filled)], input=stream, capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == f"kit: no space is left in {tmp_path}/there\n  fix: free some, or write elsewhere: kit build --images DIR\n0\n"
+    assert (
+        done.stdout.decode()
+        == f"kit: no space is left in {tmp_path}/there\n  fix: free some (df -h, quota -s, lfs quota), or write elsewhere: kit build --images DIR\n0\n"
+    )
 
 
 @pytest.mark.parametrize("word", ["Failed to read file x, creating empty file", 'Pseudo modify file "x" does not exist in source filesystem.  Ignoring.'])

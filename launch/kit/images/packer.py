@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from kit.base.errors import KitError
+from kit.files import full_disk
 from kit.images.tarstream import CHUNK
 
 # Level 1 of zstd packs the CPU image in 0.6 of level 3's time, and to 1.05 of its size. Blocks keep
@@ -79,7 +80,7 @@ class Packer(NamedTuple):
         # Before its own command there is what the build said, and that may be of errors, too.
         text = log.read_text(encoding="utf-8", errors="replace").rpartition("\n+ ")[2]
         # The log may lie on the full disk itself, and be empty.
-        if "No space left on device" in text or shutil.disk_usage(target.parent).free < FULL:
+        if full_disk.is_told_in(text) or shutil.disk_usage(target.parent).free < FULL:
             return no_space(target.parent)
         if code < 0:
             fix = f"see what sent it, such as a limit of ulimit -a; the log: {log}"
@@ -125,7 +126,7 @@ def require(program: str, purpose: str, fix: str) -> None:
 
 
 def no_space(folder: Path) -> KitError:
-    fix = "free some, or write elsewhere: kit build --images DIR"
+    fix = f"free some ({full_disk.LOOK}), or write elsewhere: kit build --images DIR"
     return KitError(f"no space is left in {folder}", fix)
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import IO
 
 from kit.base.errors import KitError
+from kit.files import full_disk
 from kit.images import tarstream
 from kit.images.packer import no_space
 from kit.images.tarstream import FOLDER, LINK, SYMBOLIC_LINK, Entry
 
 AGAIN = "build the image again"
 ELSEWHERE = "build in a folder on another disk: kit build --images DIR"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before the name of an extended attribute
 
 
@@ -62,7 +62,7 @@ class Tree:
         try:
             yield
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in full_disk.ERRORS:
                 raise no_space(self.place.parent) from None
             fix = AGAIN if error.errno == errno.EEXIST else ELSEWHERE
             raise KitError(f"{problem}: {error.strerror}", fix) from None

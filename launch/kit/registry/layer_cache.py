@@ -17,11 +17,11 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple, Optional
+from typing import IO, Callable, NamedTuple, Optional
 
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
-from kit.files import digests, locks, remove, safe_read
+from kit.files import digests, full_disk, locks, remove, safe_read
 from kit.registry.blobs import CHUNK, DIGEST
 
 LIMIT = "KIT_LAYER_CACHE_GB"
@@ -72,7 +72,7 @@ class LayerCache:
             if self._has_room(size):
                 path = self._path(digest)
                 self.used.add(path)
-                return Writer(path)
+                return Writer(path, self._make_way)
         return None
 
     def _path(self, digest: str) -> Path:
@@ -95,31 +95,47 @@ class LayerCache:
             return False
         return shutil.disk_usage(self.folder).free - size >= self.spare
 
+    def _make_way(self) -> None:
+        """Keep nothing more: the user needs the space, as in a home with a small quota."""
+        self.limit = 0
+        for item in kept():
+            if not item.path.name.startswith("."):
+                discard(item.path)
+        self.note(f"no space is left in {self.folder}: the layers there are removed")
+
 
 class Writer:
     """Write a layer under a temporary name until it is complete.
 
-    Only the constructor raises OSError; later errors mean that the layer is not kept.
+    Only the constructor raises OSError; later errors mean that the layer is not kept. If the disk
+    or a quota turns out to be full, call `make_way`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, make_way: Callable[[], None]) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
         locks.take(handle)
-        self.path, self.partial = path, Path(name)
+        self.path, self.partial, self.make_way = path, Path(name), make_way
         self.file: Optional[IO[bytes]] = os.fdopen(handle, "wb")
 
     def write(self, chunk: bytes) -> None:
         try:
             if self.file:
                 self.file.write(chunk)
-        except OSError:
-            self.discard()
+        except OSError as error:
+            self._give_up(error)
 
     def publish(self) -> None:
-        with suppress(OSError):
+        try:
             if self.file:
                 self.file.close()
                 os.replace(self.partial, self.path)
+        except OSError as error:  # NFS tells of a full quota when a file is closed
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.discard()
+        if error.errno in full_disk.ERRORS:
+            self.make_way()
 
     def discard(self) -> None:
         """Remove the partial file, unless it was published."""

@@ -10,6 +10,7 @@ from typing import IO, Callable, NamedTuple
 
 from kit.base.errors import KitError
 from kit.base.progress import Note
+from kit.files import full_disk
 
 TOOLS_OWN = re.compile(r"(HOME|PATH|TMPDIR)$|(LD|DOCKER|BUILDKIT|BUILDX|CONTAINERS|ENROOT|XDG)_")
 SHOWN = 12  # lines of a failure
@@ -65,9 +66,9 @@ class Steps(NamedTuple):
         called, where: what the user calls it, and the place of it in a recipe.
         """
         code, lines = self.run(command, env)
-        if "No space left on device" in "\n".join(lines):
-            fix = "free some, or give it another place: TMPDIR=/local kit build; the log: "
-            raise KitError(f"{command[0]} has no space left", fix + self.log.name)
+        if full_disk.is_told_in("\n".join(lines)):
+            fix = f"free some ({full_disk.LOOK}), or give it another place: TMPDIR=/local kit build"
+            raise KitError(f"{command[0]} has no space left", f"{fix}; the log: {self.log.name}")
         if code:
             problem = f"{called or ' '.join(command[:2])} ended with code {code}"
             raise KitError(problem, f"see the lines above; the log: {self.log.name}", where=where)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from kit.base.errors import KitError
+from kit.files import full_disk
 from kit.images.recipe import Recipe
 from kit.registry import client
 
@@ -54,9 +55,9 @@ def explain(engine: str, lines: list[str], last: str, recipe: Recipe, log: Path)
             "(docker-buildx-plugin in Docker's packages), or build with podman: --engine podman"
         )
         return KitError(problem, f"{fix}; the log: {log}")
-    if "no space left on device" in text:
-        problem = "the engine's disk is full"
-        fix = f"free some: {engine} system df, {engine} system prune"
+    if full_disk.is_told_in(text):
+        problem = "the engine's disk, or your quota there, is full"
+        fix = f"free some: {engine} system df, {engine} system prune; {full_disk.LOOK}"
     if step.upper().startswith("FROM") or any(SOURCE.search(line) for line in lines[-5:]):
         for pattern, base_problem, base_fix in REASONS:
             if re.search(pattern, text, re.IGNORECASE):

@@ -1,0 +1,14 @@
+"""Recognise a disk or a quota that is full, by an error or by what a program says."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+ERRORS = (errno.ENOSPC, errno.EDQUOT)
+LOOK = "df -h, quota -s, lfs quota"  # what shows how full a disk or a quota is
+_WORDS = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+
+
+def is_told_in(text: str) -> bool:
+    return _WORDS.search(text) is not None
