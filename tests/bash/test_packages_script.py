@@ -185,6 +185,31 @@ def test_compiled_modules_on_a_disk_from_which_no_code_can_be_loaded_are_told_of
     assert ("is mounted noexec, so alpha/alpha.cpython-312.so cannot be loaded from there\n  fix: " in done.stderr) == is_told, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("machine", "modules", "foreign"),
+    [
+        ("aarch64", ["x86_64"], "x86_64"),
+        ("x86_64", ["aarch64"], "aarch64"),
+        ("x86_64", ["x86_64"], ""),
+        ("aarch64", ["x86_64", "aarch64"], ""),
+        ("ppc64le", ["powerpc64le"], ""),  # Python's name for it is another than uname's
+    ],
+)
+def test_packages_for_another_kind_of_cpu_are_told_of_before_a_rank_misses_a_module(machine: str, modules: list[str], foreign: str, node: Node) -> None:
+    for name in modules:
+        (node.folder / f"packages/alpha/beta.cpython-312-{name}-linux-gnu.so").touch()
+    with tarfile.open(node.archive, "w:gz") as archive:
+        archive.add(node.folder / "packages/alpha", "alpha")
+    stub(node.folder / "stubs", "uname", f"echo {machine}\n")
+    done = node.prepare(sha256=hashlib.sha256(node.archive.read_bytes()).hexdigest())
+    if not foreign:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 1 and node.left == []
+    found = f"this node's is {machine}, and alpha/beta.cpython-312-{foreign}-linux-gnu.so is for {foreign}\n  fix: submit from a machine like the nodes; "
+    assert f"the packages are for machines with another CPU: {found}" in done.stderr
+
+
 def test_old_ones_are_removed_unless_a_process_has_them_on_its_path(kit, node: Node) -> None:
     node.prepare()
     old_s = time.time() - 8 * DAY_S

@@ -48,12 +48,29 @@ packages::unpack() {
     kit::die "${KIT_PACKAGES} was replaced after submission: its sha256 is ${found:0:12}, and was ${KIT_PACKAGES_SHA256:0:12}" "submit the job again" packages-replaced
   if ! (umask 077 && mkdir -- "${unfinished}") ||
     ! tar --extract --gzip --no-same-owner --directory "${unfinished}" --file "${KIT_PACKAGES}" ||
+    ! packages::check_machine "${unfinished}" ||
     ! kept_container::stamp "${unfinished}" "packages ${KIT_PACKAGES}" ||
     ! chmod -R a-w -- "${unfinished}" ||
     ! mv --no-target-directory -- "${unfinished}" "${place}"; then
     kept_container::discard "${unfinished}"
     kit::die "cannot unpack ${KIT_PACKAGES} to ${place%/*}" "see the line above; free there: df -h ${place%/*}" disk-full
   fi
+}
+
+# packages::check_machine FOLDER - dies if their compiled modules are for the other kind of CPU, as where the login nodes have one and these
+# nodes the other: Python would say of each that there is no such module.
+packages::check_machine() {
+  local machine other found
+  machine="$(uname -m)"
+  case "${machine}" in
+    x86_64) other=aarch64 ;;
+    aarch64) other=x86_64 ;;
+    *) return 0 ;;
+  esac
+  found="$(find "$1" -name "*-${other}-linux-gnu.so" -printf '%P' -quit)"
+  [[ -n "${found}" && -z "$(find "$1" -name "*-${machine}-linux-gnu.so" -print -quit)" ]] || return 0
+  kept_container::discard "$1"
+  kit::die "the packages are for machines with another CPU: this node's is ${machine}, and ${found} is for ${other}" "submit from a machine like the nodes; or build an image with the packages: kit build"
 }
 
 # packages::add - puts them behind what the job's own variables set.
