@@ -389,6 +389,13 @@ def test_a_step_that_fails_is_named_and_its_last_lines_are_shown(engine: Engine,
     assert [path.suffix for path in Path("images").iterdir()] == [".log"] and "[91mline " in next(Path("images").iterdir()).read_text()
 
 
+# As Podman 5 writes it where /etc/subuid has no line for the user.
+FEW_IDS = (
+    "unpacking failed (error: exit status 1; output: potentially insufficient UIDs or GIDs available in user namespace (requested 0:42 for /etc/gshadow): "
+    'Check /etc/subuid and /etc/subgid if configured locally and run "podman system migrate": lchown /etc/gshadow: invalid argument)'
+)
+
+
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
@@ -400,6 +407,10 @@ def test_a_step_that_fails_is_named_and_its_last_lines_are_shown(engine: Engine,
             "the engine's disk, or your quota there, is full\n  fix: free some: docker system df, docker system prune; df -h",
         ),
         ("Step 1/3 : FROM x\nwriting blob: storing blob: write /home/ada/x: disk quota exceeded", "the engine's disk, or your quota there, is full\n"),
+        (
+            f"STEP 1/3: FROM x\nError: creating build container: {FEW_IDS}",
+            "docker cannot give the image's files their owners: you have too few ids here\n  fix: build with another engine: --engine apptainer, ",
+        ),
         ("Step 2/3 : RUN curl x\nunauthorized", "docker build failed in step 2/3: RUN curl x\n"),
         ("cannot read", "docker build failed in its first step\n"),
     ],

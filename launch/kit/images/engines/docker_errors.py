@@ -22,6 +22,9 @@ NEWER = re.compile(
     r"<<-?[\"']?[A-Za-z_]|\b(?:BUILD|TARGET)(?:PLATFORM|OS|ARCH|VARIANT)\b"
     r"|--(?:link|parents|exclude|checksum|keep-git-dir)\b"
 )
+# Podman's words, and those of Docker without root. Without a range of ids for the user both work
+# until an image has a file of another user than root.
+NO_IDS = re.compile(r"insufficient UIDs or GIDs|number of subordinate IDs")
 # A failed FROM: (pattern, problem, fix). A full disk may also end any other step.
 REASONS = (
     (
@@ -48,6 +51,13 @@ def explain(engine: str, lines: list[str], last: str, recipe: Recipe, log: Path)
     text, step = "\n".join(lines), last.partition(": ")[2]
     problem, fix = f"{engine} build failed in {last[:200]}", "correct that step"
     is_classic = not any(line.startswith("#") for line in lines)
+    if NO_IDS.search(text):
+        problem = f"{engine} cannot give the image's files their owners: you have too few ids here"
+        fix = (
+            "build with another engine: --engine apptainer, or --engine enroot; "
+            "or have a range of ids given to you: /etc/subuid, /etc/subgid"
+        )
+        return KitError(problem, f"{fix}; the log: {log}")
     if NEEDS_BUILDKIT.search(text) or (is_classic and NEWER.search(step or recipe.text)):
         problem = "the recipe needs BuildKit, which is not here"
         fix = (
