@@ -157,6 +157,27 @@ def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
     assert bash(script, env=env, check=True).stdout.splitlines() == [places[0], places[0], "rw", places[1], places[1], "rw"]
 
 
+@pytest.mark.parametrize(
+    ("place", "target", "is_mounted"),
+    [
+        ("the job's", "", True),
+        ("the job's", "/data", True),
+        ("the job's", "{}-other", True),
+        ("the job's", "{}", False),  # the job has something of its own there
+        ("the job's", "{}/data", False),
+        ("gone", "", False),
+        ("/tmp", "", False),
+    ],
+)
+def test_a_node_mounts_the_jobs_own_folder_that_the_site_makes(place: str, target: str, is_mounted: bool, tmp_path: Path) -> None:
+    (tmp_path / "the job's").mkdir()
+    path = str(tmp_path / place)
+    mounts = ["/source", target.format(path), "ro"] if target else []
+    script = f'KIT_MOUNTS=("${{@}}") KIT_RUN_DIR={SCRIPTS}; source {SCRIPTS}/lib/node.sh; node::collect_facts; printf "%s\\n" "${{KIT_MOUNTS[@]}}"'
+    done = bash(script, *mounts, env=environment(NNODES="1", KIT_GPUS_PER_NODE="0", SLURM_TMPDIR=path), check=True)
+    assert done.stdout.split("\n")[:-1] == ([*mounts, path, path, "rw"] if is_mounted else mounts or [""])
+
+
 PULLS_AND_STARTS = """
 KIT_RUNTIME="$1" KIT_IMAGE=docker://image KIT_REMAP_ROOT='' KIT_MOUNTS=() KIT_ENV=() SLURM_JOB_ID=1 SLURM_PROCID=0
 for file in lib/messages lib/environment "runtimes/$1"; do source "${KIT_RUN_DIR}/${file}.sh"; done

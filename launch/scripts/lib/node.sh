@@ -52,4 +52,17 @@ node::collect_facts() {
   for kit_name in PMIX_SERVER_TMPDIR CUDA_MPS_PIPE_DIRECTORY NCCL_TOPO_FILE; do
     [[ -z "${!kit_name:-}" || ! -e "${!kit_name}" ]] || KIT_MOUNTS+=("${!kit_name}" "${!kit_name}" rw)
   done
+  node::mount_tmpdir
+}
+
+# node::mount_tmpdir - mounts the folder that some sites make for a job on each node, unless that would hide what is mounted there.
+# /tmp is left as it is: every container has one.
+node::mount_tmpdir() {
+  local -r place="${SLURM_TMPDIR:-/tmp}"
+  local -i i
+  [[ "${place%/}" != /tmp && -d "${place}" ]] || return 0
+  for ((i = 1; i < ${#KIT_MOUNTS[@]}; i += 3)); do
+    [[ "${KIT_MOUNTS[i]%/}/" != "${place%/}"/* ]] || return 0
+  done
+  KIT_MOUNTS+=("${place}" "${place}" rw)
 }
