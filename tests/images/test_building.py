@@ -666,6 +666,12 @@ def test_a_recipe_that_needs_buildkit_is_told_so(said: str, engine: Engine) -> N
         make(build.BuildRequest())
 
 
+def test_podman_has_no_buildkit_and_lacks_none(engine: Engine) -> None:
+    (engine.folder / "build-says").write_text("STEP 2/2: COPY x.$TARGETARCH /\nno such file\n")
+    with pytest.raises(KitError, match="podman build failed in step 2/2: COPY"):
+        make(build.BuildRequest(engine="podman"))
+
+
 @pytest.mark.parametrize("said", ["Step 3/4 : RUN false\nreturned a non-zero code: 1", "#5 [1/2] FROM base\nno such file"])
 def test_a_step_that_fails_does_not_need_buildkit_for_what_other_steps_have(said: str, engine: Engine) -> None:
     with Path("Dockerfile").open("a") as recipe:

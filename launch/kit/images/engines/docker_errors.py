@@ -50,7 +50,7 @@ def explain(engine: str, lines: list[str], last: str, recipe: Recipe, log: Path)
     """Return the error to show. last: the step that failed, such as "step 2/4: RUN make"."""
     text, step = "\n".join(lines), last.partition(": ")[2]
     problem, fix = f"{engine} build failed in {last[:200]}", "correct that step"
-    is_classic = not any(line.startswith("#") for line in lines)
+    is_classic = engine == "docker" and not any(line.startswith("#") for line in lines)
     if NO_IDS.search(text):
         problem = f"{engine} cannot give the image's files their owners: you have too few ids here"
         fix = (
