@@ -181,16 +181,20 @@ def test_the_list_of_profiles_names_a_folder_that_cannot_be_listed(mode: int, bo
         ("/local/$SLURM_JOB_ID", "$SLURM_JOB_ID"),
         ("/local/${NOBODY_SET_THIS}/x", "$NOBODY_SET_THIS"),
         ("$TMPDIR", "$TMPDIR"),
+        ("${XDG_RUNTIME_DIR}/x", "$XDG_RUNTIME_DIR"),
         ("/a/$TMPDIR/$NOBODY_SET_THIS", "$TMPDIR and $NOBODY_SET_THIS"),
         ("/local/$(hostname)", "'$(hostname)'"),
     ],
 )
-def test_scratch_takes_no_variable_that_has_no_value_at_submission(scratch: str, named: str, kit, tmp_path: Path, sites: dict[str, str]) -> None:
+@pytest.mark.parametrize("value", ["", "/of/the/login/node"])
+def test_scratch_takes_no_variable_whose_value_on_the_nodes_is_not_known(
+    scratch: str, named: str, value: str, kit, tmp_path: Path, sites: dict[str, str]
+) -> None:
     profile_in(tmp_path, "site", "generic", f"runtime: none\nscratch: {scratch}\n")
-    done = kit("submit", "train.py", "--dry-run", check=False, TMPDIR="", SLURM_JOB_ID="7", **sites)
+    done = kit("submit", "train.py", "--dry-run", check=False, TMPDIR=value, XDG_RUNTIME_DIR=value, SLURM_JOB_ID="7", **sites)
     assert done.returncode == 2
     assert done.stderr == (
-        f"kit: {tmp_path}/site/kit/clusters/generic.yaml:2: no value for {named}: "
+        f"kit: {tmp_path}/site/kit/clusters/generic.yaml:2: the value of {named} on the nodes is not known: "
         "the variables of scratch are read at submission, on the login node\n"
         "  fix: write the path that the nodes have: `scratch: /local`; kit makes kit-UID in it\n"
     )

@@ -62,7 +62,7 @@ def test_a_submission_is_a_few_calls_and_its_run_is_noted_with_its_place(far, tm
 def test_variables_of_scratch_are_those_of_the_login_node(far, tmp_path: Path) -> None:
     (tmp_path / "config/kit/clusters/far.yaml").write_text("runtime: none\nssh: login\nscratch: $OF_THE_LOGIN_NODE/x\n")
     done = far("submit", "job.yaml", check=False)
-    assert done.returncode == 2 and "far.yaml:2: no value for $OF_THE_LOGIN_NODE: " in done.stderr
+    assert done.returncode == 2 and "far.yaml:2: the value of $OF_THE_LOGIN_NODE on the nodes is not known: " in done.stderr
     assert "rsync" in calls(tmp_path) and "sbatch" not in calls(tmp_path)
 
 

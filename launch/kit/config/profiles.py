@@ -39,10 +39,11 @@ def scratch(given: Located, problems: Problems) -> Optional[str]:
         return None
     path, names = os.path.expandvars(found), dict.fromkeys(_VARIABLE.findall(found))
     # Where kit is called inside of a job, Slurm's variables are those of that job.
-    unset = [f"${name}" for name in names if name.startswith("SLURM_") or not os.environ.get(name)]
+    is_unknown = re.compile("SLURM_.*|TMPDIR|XDG_RUNTIME_DIR").fullmatch
+    unset = [f"${name}" for name in names if is_unknown(name) or not os.environ.get(name)]
     if unknown := " and ".join(unset) or shell_words.expansions(path):
         problem = (
-            f"no value for {unknown}: "
+            f"the value of {unknown} on the nodes is not known: "
             "the variables of scratch are read at submission, on the login node"
         )
         fix = "write the path that the nodes have: `scratch: /local`; kit makes kit-UID in it"
