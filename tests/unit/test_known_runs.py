@@ -1145,6 +1145,17 @@ def test_a_rerun_waits_for_no_job_that_the_run_waited_for(dependency: str, kept:
     assert call("rerun", "r1", "--output", "r3")[0] == 0 and "--dependency" not in (tmp_path / "r3/run_script.sh").read_text()
 
 
+def test_the_files_of_a_rerun_are_new_so_that_a_site_that_removes_old_files_leaves_them(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--code", "snapshot", "--output", "r1")
+    old_s = time.time() - 40 * 86400
+    for path in (path for path in (tmp_path / "r1").rglob("*") if path.is_file()):
+        os.utime(path, (old_s, old_s))
+    (tmp_path / "r1/code/train.py").chmod(0o750)
+    assert call("rerun", "r1", "--output", "r2")[0] == 0
+    assert [path for path in (tmp_path / "r2").rglob("*") if path.is_file() and path.stat().st_mtime < old_s + 1] == []
+    assert (tmp_path / "r2/code/train.py").stat().st_mode & 0o777 == 0o750
+
+
 def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--code", "live", "--output", "r1", "--", "--save", "x")
     env = (tmp_path / "r1/env.sh").read_text()

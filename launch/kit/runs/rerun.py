@@ -228,7 +228,7 @@ def _copy(source: str | Path, target: str | Path) -> None:
     try:
         content = safe_read.read(source, source_files.MOST_BYTES)
         Path(target).write_bytes(content)
-        shutil.copystat(source, target)
+        shutil.copymode(source, target)  # and a new date: some sites remove old files
     except OSError as error:
         fix = "the run cannot be repeated; submit the job again"
         raise KitError(f"{source} cannot be copied: {error.strerror}", fix) from None
