@@ -79,6 +79,25 @@ def test_kit_is_copied_once_and_its_folder_holds_nothing_else_of_it(far: Far, ne
     assert kit_here("images", "--cluster", "far").err == ""
 
 
+def old_files(folder: Path) -> list[str]:
+    """What a site removes that removes files after a month."""
+    month_ago_s = time.time() - 30 * 86400
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.stat().st_mtime < month_ago_s)
+
+
+def test_kit_arrives_with_new_dates_and_in_use_it_keeps_them(far: Far, new_project: Path, packed: dict[str, Path], kit_here) -> None:
+    """A site that removes old files would else remove kit, or the mark by which kit knows its folder."""
+    assert [path for path in packed.values() if path.stat().st_mtime < time.time() - 60], "those here are older"
+    started_s = time.time()
+    assert kit_here("images", "--cluster", "far").code == 0
+    assert [path for path in far.kit.rglob("*") if path.stat().st_mtime < started_s - 60] == []
+    for path in far.kit.rglob("*"):
+        os.utime(path, (started_s - 31 * 86400,) * 2)
+    assert kit_here("images", "--cluster", "far").code == 0
+    written_again = {f"given/{path.parent.name}/far.yaml" for path in far.kit.glob("given/*/far.yaml")}  # if they are gone
+    assert {*old_files(far.kit)} <= written_again
+
+
 def test_a_folder_that_cannot_be_made_is_named_with_its_key(far: Far, new_project: Path, kit_here) -> None:
     (far.home / "file").write_text("a file")
     far.profile("far", "ssh: login\nssh_dir: file/kit\n")

@@ -42,7 +42,7 @@ def test_its_assets_are_those_of_a_wheel() -> None:
 
 def test_what_is_asked_before_the_copy_is_there_needs_python_alone(tmp_path: Path) -> None:
     source = Path(landing.__file__).read_text()
-    assert set(re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)) <= {"__future__", "json", "os", "sys", "typing"}
+    assert set(re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)) <= {"__future__", "json", "os", "sys", "time", "contextlib", "typing"}
     assert landing.BROUGHT == file_list.NAME
 
 

@@ -144,6 +144,7 @@ def given_folder(
         if not (path.is_file() and path.read_bytes() == content):  # a full disk may have cut it off
             replace.text(path, text)
     os.utime(made)
+    os.utime(made / MARK)
     return str(made)
 
 

@@ -177,7 +177,7 @@ def _send(copy: Copy, files: dict[str, Path]) -> None:
         for inside, path in files.items():
             target = Path(place, inside)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
+            shutil.copy(path, target)  # with a new date, which landing.renew_dates renews
         for program, text in _PROGRAMS.items():
             Path(place, program).write_text(text, encoding="utf-8")
         copy.host.ask(f"{make}; printf '\\n%s {{}}\\n' \"$1\"")

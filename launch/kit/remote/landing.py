@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from contextlib import suppress
 from typing import Any
 
 MARK = ".made-by-kit"  # a file that marks what kit made
@@ -63,6 +65,19 @@ def is_marked(folder: str) -> bool:
     return os.path.isfile(mark) and not os.path.islink(mark)
 
 
+def renew_dates(place: str) -> None:
+    """Give the files of a copy of kit today's date: some sites remove old files, used or not."""
+    os.utime(place)
+    mark = os.path.join(place, MARK)
+    if time.time() - os.stat(mark).st_mtime < 86400:
+        return
+    for folder, _, names in os.walk(place):
+        for name in names:
+            with suppress(OSError):  # another process is just compiling it
+                os.utime(os.path.join(folder, name), follow_symlinks=False)
+    os.utime(mark)
+
+
 def project_folder(folder: str, name: str, origin: str) -> str:
     """Return the folder of a project: its name, with a suffix where another project has that."""
     places = [os.path.join(folder, "work", word) for word in (name, name + suffix(origin))]
@@ -106,7 +121,8 @@ def prepare(folder: str, kit: str, name: str, origin: str, ssh_python: str) -> d
     if os.path.lexists(place):
         if not is_marked(place) or not is_private(place):
             return {"folder": place, "refusal": "open" if is_marked(place) else "foreign"}
-        os.utime(place, None)
+        renew_dates(place)
+    os.utime(os.path.join(folder, MARK))
     # The Python that the copy was tried with may be on another login node, or was removed.
     tried = read(os.path.join(place, "python.json")).get("python", "")
     return {
