@@ -453,10 +453,12 @@ def test_variables_that_a_job_inherits_are_those_of_this_shell(far: Far, project
 def test_an_image_goes_before_the_command_that_needs_it_and_only_once(far: Far, project: Path, kit_here) -> None:
     (project / "job.yaml").write_text(JOB.replace("runtime: none", "runtime: apptainer") + "image: my.sif\n")
     (project / "my.sif").write_bytes(b"an image")
+    os.utime(project / "my.sif", (0, 0))
     first = kit_here("bench", "job.yaml", "--dry-run")
     assert first.code == 0 and "kit: copying my.sif to login, 8 bytes, once\n" in first.err, first.err
     (image,) = far.kit.glob("images/*.sif")
     assert image.read_bytes() == b"an image" and re.fullmatch(r"my-[0-9a-f]{16}\.sif", image.name)
+    assert old_files(image.parent) == [], "a site that removes old files would take it while the job waits"
     assert image.name in first.out and "copying" not in kit_here("bench", "job.yaml", "--dry-run").err
 
 

@@ -159,6 +159,7 @@ def place_image(part: str, name: str, sha256: str) -> dict[str, Any]:
     """Give a complete copy of an image its name; remove the copy where it is another file."""
     is_whole = image_files.sha256(Path(part)) == sha256
     if is_whole:
+        os.utime(part)  # it has the date of the laptop's file, and some sites remove old files
         os.replace(part, os.path.join(os.path.dirname(part), name))
     else:
         os.unlink(part)
