@@ -32,6 +32,7 @@ class Node:
         source = folder / "packages"
         (source / "alpha").mkdir(parents=True)
         (source / "alpha" / "__init__.py").write_text("x" * 100_000)
+        os.utime(source / "alpha" / "__init__.py", (time.time() - 40 * DAY_S,) * 2)
         self.archive = folder / "packages-it's.tar.gz"
         with tarfile.open(self.archive, "w:gz") as archive:
             archive.add(source / "alpha", "alpha")
@@ -118,6 +119,17 @@ def test_one_that_a_cleaner_of_tmp_robbed_is_unpacked_again(node: Node) -> None:
     done = node.prepare()
     assert done.returncode == 0, done.stderr
     assert (node.place / "alpha" / "__init__.py").exists()
+
+
+def test_one_that_a_cleaner_robbed_which_goes_by_when_files_were_written_is_unpacked_again(node: Node) -> None:
+    """The files have the dates that they have in the archive."""
+    alpha = node.place / "alpha/__init__.py"
+    node.prepare()
+    bash('chmod -R u+w "$1" && find "$1" -type f -mtime +30 -delete', node.place, env=node.env, check=True)
+    assert not alpha.exists() and (node.place / ".kit-used").exists()
+    done = node.prepare()
+    assert done.returncode == 0, done.stderr
+    assert alpha.exists() and (node.place / ".kit-complete").stat().st_atime > 1e9, "others go by when they were read"
 
 
 def test_a_job_that_uses_a_robbed_one_keeps_what_is_left_of_it(node: Node) -> None:

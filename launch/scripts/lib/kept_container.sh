@@ -18,8 +18,12 @@ kept_container::name() { printf 'kit-%s' "${KIT_FINGERPRINT}"; }
 kept_container::is_whole() { [[ -s "$1/.kit-complete" ]]; }
 
 # kept_container::stamp FOLDER WHAT - marks a container as unpacked to its end. Nothing reads or touches the stamp again: what removes old
-# files from /tmp takes it with those of the container that nobody reads. The image may have links of these names, which lead out of it.
-kept_container::stamp() { rm -f -- "$1/.kit-used" "$1/.kit-complete" && : >"$1/.kit-used" && printf '%s\n' "$2" >"$1/.kit-complete"; }
+# files from /tmp takes it with those of the container that nobody reads. What goes by when they were written takes old files of the image
+# soon, and so the stamp has the oldest date of all. The image may have links of these names, which lead out of it.
+kept_container::stamp() {
+  rm -f -- "$1/.kit-used" "$1/.kit-complete" && : >"$1/.kit-used" && printf '%s\n' "$2" >"$1/.kit-complete" &&
+    touch -m -d @0 -- "$1/.kit-complete"
+}
 
 # kept_container::use FOLDER - notes, for `kit images gc`, that a job starts with it now.
 kept_container::use() { touch -c -h -- "$1/.kit-used"; }
