@@ -11,6 +11,7 @@ source "${KIT_RUN_DIR}/lib/program.sh"
 # shellcheck source=runtimes/none.sh
 source "${KIT_RUN_DIR}/runtimes/${KIT_RUNTIME}.sh"
 
+# shellcheck disable=SC2034  # the runtime's file reads it
 KIT_MOUNTS=("$2" "$2" rw)
 for kit_mount in "${@:3}"; do KIT_MOUNTS+=("${kit_mount}" "${kit_mount}" ro); done
 # The engines name the container by the job, and give it their standard input for commands beside the ranks.

@@ -13,6 +13,7 @@ source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/network.sh"
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
+# shellcheck disable=SC2034  # lib/events.sh reads it
 KIT_EVENTS='' # a rank's, where one has called kit: its failure would be noted as that of a node
 
 jupyter::find() {

@@ -7,6 +7,7 @@
 set -euo pipefail +o posix +o noclobber && shopt -u failglob # which BASH_ENV or POSIXLY_CORRECT may have set: a POSIX shell knows no names with ::
 
 # A signal may come before ending::listen listens: these note it, and lib/own_lines.sh, while it runs the lines of host_setup.
+# shellcheck disable=SC2034  # lib/ending.sh reads them
 [[ "${KIT_HOST_IS_SET_UP:-}" == yes ]] || KIT_SIGNAL='' KIT_NEAR_END=''
 [[ "${1:-batch}" != @(batch|again) ]] || { trap 'KIT_SIGNAL=TERM' TERM && trap 'KIT_NEAR_END=yes' USR1; }
 
@@ -33,12 +34,13 @@ source "${KIT_RUN_DIR}/lib/events.sh"
 source "${KIT_RUN_DIR}/lib/node.sh"
 # shellcheck source=runtimes/none.sh
 source "${KIT_RUN_DIR}/lib/runtimes/${KIT_RUNTIME}.sh"
-# shellcheck source=stages/none.sh
+# shellcheck source=stages/none.sh disable=SC2153 # KIT_STAGE is in env.sh
 source "${KIT_RUN_DIR}/lib/stages/${KIT_STAGE}.sh"
 [[ -z "${KIT_IMAGE}" ]] || source "${KIT_RUN_DIR}/lib/image.sh"
 [[ -z "${KIT_CACHE:-}" ]] || source "${KIT_RUN_DIR}/lib/cache.sh"
 [[ -z "${KIT_SECRETS:-}" ]] || source "${KIT_RUN_DIR}/lib/secrets.sh"
 [[ -z "${KIT_SHARE:-}" ]] || source "${KIT_RUN_DIR}/lib/share.sh"
+# shellcheck disable=SC2153 # KIT_SPARES is in env.sh
 ((KIT_SPARES == 0)) || source "${KIT_RUN_DIR}/lib/spares.sh"
 
 # job::main [shell|jupyter NODE...] - on the first node, once. `kit shell` wants something else than the ranks.

@@ -1,3 +1,4 @@
+# shellcheck disable=SC2034  # lib/job.sh reads what this one sets
 # shell.sh - with `kit shell`, which alone brings this file: when all nodes are ready, a shell or Jupyter is started on one of them, instead
 # of the ranks.
 

@@ -373,6 +373,7 @@ def test_what_slurm_has_taken_out_of_the_job_is_not_used_again(there: str, lost:
 
 ENDED_BY_SLURM = """
 source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/ending.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"
 kit::say() { echo "$*"; }
 beat::step() { step=(env BATCH="$$" bash -c 'kill -TERM "${BATCH}"' ended); } # both at once

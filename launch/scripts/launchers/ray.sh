@@ -26,6 +26,7 @@ launcher::main() {
     KIT_PROGRAM=("${BASH}" "${KIT_RUN_DIR}/ray.sh" --join)
   fi
   # The ranks are Ray's affair: what is logged and noted here is one process for each node.
+  # shellcheck disable=SC2034  # lib/rank.sh reads them
   RANK="${NODE_RANK}" LOCAL_RANK=0 KIT_LOGGED=node
   rank::run "${KIT_PROGRAM[@]}"
 }

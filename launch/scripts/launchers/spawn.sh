@@ -16,6 +16,7 @@ launcher::main() {
   export NPROC_PER_NODE
   container::job_env
   # The ranks are the program's own affair: what is logged and noted here is one process for each node.
+  # shellcheck disable=SC2034  # lib/rank.sh reads them
   RANK="${NODE_RANK}" LOCAL_RANK=0 KIT_LOGGED=node
   rank::run "${KIT_PROGRAM[@]}"
 }

@@ -20,6 +20,7 @@ launcher::main() {
   launcher::check_length
   export TF_CONFIG
   container::job_env
+  # shellcheck disable=SC2034  # lib/rank.sh reads them
   RANK="${NODE_RANK}" LOCAL_RANK=0
   rank::run "${KIT_PROGRAM[@]}"
 }
