@@ -29,12 +29,18 @@ def stalling(folder: Path, program: str, **other: Any) -> Path:
 
 
 def test_ranks_that_stand_still_are_ended_and_where_they_stood_is_kept(tmp_path: Path, tag: str) -> None:
+    run = stalling(tmp_path, HANGING)
+    # Ranks that work would now be given minutes: only their standing still can end these in one.
+    stall_sh = run / "lib/stall.sh"
+    text = stall_sh.read_text()
+    assert "KIT_WORKING_TIMES=3 " in text
+    stall_sh.write_text(text.replace("KIT_WORKING_TIMES=3 ", "KIT_WORKING_TIMES=30 "))
     begun_s = time.monotonic()
-    done = start(stalling(tmp_path, HANGING), env=slurm(**{TAG: tag}))
+    done = start(run, env=slurm(**{TAG: tag}))
     assert done.returncode == 1
     assert time.monotonic() - begun_s < 60
     (stalled,) = event_lines.read(tmp_path / f"run/log/{JOB_ID}", "stalled")
-    assert STALL_S <= stalled["quiet_s"] < 3 * STALL_S and stalled["idle_s"] >= STALL_S
+    assert stalled["quiet_s"] >= STALL_S and stalled["idle_s"] >= STALL_S
     assert "kit: error: local0: the ranks stood still: for " in done.stderr and "no rank has said or saved anything, or worked" in done.stderr
     stacks = logs(tmp_path / "run")["stacks.1"]
     assert "hangs 300" in stacks and "waits 300" in stacks and stacks.endswith("local0\tend\n")
@@ -139,11 +145,11 @@ def test_what_only_computes_is_given_three_times_as_long(tmp_path: Path) -> None
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="not here: a kernel that tells how long processes wait for a CPU")
 def test_a_rank_that_waits_for_a_cpu_is_given_the_time_that_it_waits(tmp_path: Path) -> None:
-    """It computes for more than a second, at an eighth of a CPU at most: others have its CPU as well."""
-    stall_s = 2
+    """It computes for more than two seconds, at an eighth of a CPU at most: others have its CPU as well."""
+    stall_s = 4
     cpu = str(min(os.sched_getaffinity(0)))
     others = [subprocess.Popen(["taskset", "-c", cpu, "bash", "-c", "while :; do :; done"], start_new_session=True) for _ in range(7)]
-    program = f"exec taskset -c {cpu} {sys.executable} -S -c 'import time\nwhile time.process_time() < 1.1: pass'"
+    program = f"exec taskset -c {cpu} {sys.executable} -S -c 'import time\nwhile time.process_time() < 2.2: pass'"
     try:
         begun_s = time.monotonic()
         done = start(stalling(tmp_path, program, processes=1, stall_s=stall_s))
@@ -183,11 +189,11 @@ def test_a_full_disk_keeps_no_node_from_sending_beats(tag: str) -> None:
     rank = subprocess.Popen(["sleep", "60"], env={**job, "SLURM_PROCID": "0"})
     beats = {"KIT_RUN_DIR": str(SCRIPTS), "SLURM_NODEID": "3", "KIT_BEAT_S": "1", "KIT_STALL_S": "9", "KIT_FIRST": ""}
     try:
-        done = bash(f'{FULL}timeout 5 bash "${{KIT_RUN_DIR}}/lib/pulse.sh" || true', env={**job, **beats})
+        done = bash(f'{FULL}timeout 60 bash "${{KIT_RUN_DIR}}/lib/pulse.sh" | head -n 3', env={**job, **beats})
     finally:
         rank.kill()
         rank.wait()
-    assert done.stderr == "" and set(done.stdout.splitlines()) == {"3 0 100"}
+    assert done.stderr == "" and done.stdout.splitlines()[1:] == ["3 0 100"] * 2  # the first one counts the rank's start, too
 
 
 def test_a_node_of_kit_run_is_not_lost_where_its_beats_are_late(tmp_path: Path, tag: str) -> None:
