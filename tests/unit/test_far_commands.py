@@ -892,12 +892,14 @@ def test_ctrl_c_reaches_the_command_there(far: Far, project: Path, kit_here) -> 
     far.slurm.job("1001", "RUNNING", folder=str(there))
 
     def interrupt() -> None:
-        time.sleep(3)
+        end = time.monotonic() + 60
+        while b"first\n" not in os.pread(1, 1000, 0) and time.monotonic() < end:  # in capfd's file
+            time.sleep(0.05)
         os.kill(os.getpid(), 2)
 
     threading.Thread(target=interrupt).start()
     # Not for ever, where it does not: the job ends by itself.
-    end = threading.Timer(30, lambda: far.slurm.job("1001", "COMPLETED", folder=str(there)))
+    end = threading.Timer(120, lambda: far.slurm.job("1001", "COMPLETED", folder=str(there)))
     end.start()
     done = kit_here("logs", "1001", "-f")
     end.cancel()
