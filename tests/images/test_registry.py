@@ -655,7 +655,7 @@ def test_a_layer_that_does_not_come_is_no_wrong_name_and_no_certificate(monkeypa
     with serving(handle) as server:
         found = client.open_image(f"{server.address}/app")
         for name in ("TIMEOUT_S", "ANSWER_S"):
-            monkeypatch.setattr(transport, name, 0.3)
+            monkeypatch.setattr(transport, name, 2.0)
         with pytest.raises(KitError) as error:
             contents(found)
         is_over.set()
