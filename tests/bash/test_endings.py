@@ -216,10 +216,10 @@ def test_what_nodes_refuse_when_they_are_asked_for_the_image_is_the_reason(tmp_p
 def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) -> None:
     """Else Slurm would keep the whole job until its own time is up: the step's processes go on."""
     run = job(tmp_path, f"trap 'touch ended; exit 143' TERM\n{WAIT}")
-    set_in_env(run, "KIT_READY_TIMEOUT_S", "1")
+    set_in_env(run, "KIT_READY_TIMEOUT_S", "5")
     process = begin(run, **{TAG: tag})
     assert process.wait(60) == 1
-    assert said(run)[0] == "kit: error: local0: not ready after 1 s: local0 local1"
+    assert said(run)[0] == "kit: error: local0: not ready after 5 s: local0 local1"
     until((run / "ended").exists)
     until(lambda: commands(tag) == [])
 
@@ -258,9 +258,9 @@ def test_a_rank_that_noted_no_end_ends_the_job_whatever_sruns_code_is(second: st
 
 def test_a_late_node_is_named_though_its_name_begins_as_that_of_one_which_is_ready(tmp_path: Path, tag: str) -> None:
     run = job(tmp_path, f"{ready_nodes(*(f'local{node}' for node in range(10)))}\n{WAIT}", nodes=11)
-    set_in_env(run, "KIT_READY_TIMEOUT_S", "1")
+    set_in_env(run, "KIT_READY_TIMEOUT_S", "5")
     assert begin(run, 11, **{TAG: tag}).wait(60) == 1
-    assert said(run)[0] == "kit: error: local0: not ready after 1 s: local10"
+    assert said(run)[0] == "kit: error: local0: not ready after 5 s: local10"
 
 
 def test_a_rank_that_was_told_to_stop_is_not_blamed(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ task 0 0 &
 until grep -qs up "log/${SLURM_JOB_ID}/rank0.out"; do sleep 0.02; done
 kill -TERM "$(<rank0.pid)"
 wait "$!" && exit 0 || rc=$?
-[[ -z "${KIT_TEST_TELLS}" ]] || { sleep 1 && kill -TERM "${PPID}"; } &
+[[ -z "${KIT_TEST_TELLS}" ]] || { sleep 0.3 && kill -TERM "${PPID}"; } &
 exit "${rc}"
 """
 STOPPED = "echo ${PPID} >run/rank0.pid; trap 'exit ${KIT_TEST_CODE}' TERM; echo up; while :; do sleep 0.05; done"

@@ -367,13 +367,13 @@ def test_a_read_that_loses_a_line_when_its_time_is_up_keeps_no_run_waiting(tmp_p
 def test_nodes_that_are_not_ready_in_time_are_named(tmp_path: Path, tag: str) -> None:
     run = run_dir(tmp_path, "true", nodes=4)
     env_sh = run / "env.sh"
-    env_sh.write_text(env_sh.read_text().replace("KIT_READY_TIMEOUT_S=1200", "KIT_READY_TIMEOUT_S=3"))
+    env_sh.write_text(env_sh.read_text().replace("KIT_READY_TIMEOUT_S=1200", "KIT_READY_TIMEOUT_S=10"))
     wrap_nodes(tmp_path / "bin", "if ((SLURM_NODEID % 2)); then sleep 60; fi\n")
     done = start(run, env=slurm(nodes=4, folders=(tmp_path / "bin",), **{TAG: tag}))
     assert (done.returncode, told(done)) == (
         1,
         [
-            "kit: error: local0: not ready after 3 s: local1 local3",
+            "kit: error: local0: not ready after 10 s: local1 local3",
             f"  fix: what they were doing: {run}/log/{JOB_ID}/NODE.out; without them: sbatch --exclude=NODE {run}/run_script.sh; with more time: ready_timeout_s",
         ],
     )
