@@ -32,6 +32,9 @@ START = {
     ),
 }
 
+# kit offers nothing where a busy machine takes more than two seconds for its start; so the shells here ask one that takes its time.
+PATIENT = "from kit.cli import completion, main, shells; shells.LIMIT_S, completion.SLURM_S = 60, 30; main()"
+
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,8 +51,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, (name, state) in RUNS.items():
             (folder / "runs" / number).mkdir(parents=True)
             file.write(json.dumps({"id": number, "folder": str(folder / "runs" / number), "name": name, "shape": "2x8", "created_s": 1, "state": state}) + "\n")
-    (folder / "bin").mkdir()
+    for name in ("bin", "patient"):
+        (folder / name).mkdir()
     _program(folder / "bin/kit", f"exec '{sys.executable}' -m kit \"$@\"")
+    _program(folder / "patient/kit", f"exec '{sys.executable}' -c '{PATIENT}' \"$@\"")
     _program(folder / "bin/sinfo", "printf '%s\\n' gpu gpu cpu")
     return folder
 
@@ -65,13 +70,18 @@ def _environment(project: Path) -> dict[str, str]:
     return {**os.environ, **here, "TERM": "dumb", "LC_ALL": "C.UTF-8", "ZDOTDIR": f"{project}/home", "HISTFILE": ""}
 
 
+def _of_shell(project: Path) -> dict[str, str]:
+    environment = _environment(project)
+    return {**environment, "PATH": f"{project}/patient:{environment['PATH']}"}
+
+
 class Shell:
     """A shell at a terminal, asleep until somebody types."""
 
     def __init__(self, name: str, project: Path, start: str = "") -> None:
         command, usual = START[name]
         self.terminal, side = pty.openpty()
-        self.process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, cwd=project, env=_environment(project), start_new_session=True)
+        self.process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, cwd=project, env=_of_shell(project), start_new_session=True)
         os.close(side)
         self.type((start or usual) + "words ready\n")
 
@@ -232,7 +242,7 @@ def test_fish_asks_and_shows_what_it_means(project: Path) -> None:
         pytest.skip("fish is not installed")
     lines = ["kit submit my", "kit submit train.py --slurm=partition=g", "kit why 4712", "kit submit ~/m"]
     script = "kit completion fish | source\n" + "".join(f"complete -C '{line}'; echo\n" for line in lines)
-    done = subprocess.run(["fish", "--no-config", "-c", script], cwd=project, env=_environment(project), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["fish", "--no-config", "-c", script], cwd=project, env=_of_shell(project), capture_output=True, text=True, timeout=120)
     assert done.stdout == (f"{HOSTILE}\n\n--slurm=partition=gpu\n\n4712\tsecond one 2x8 FAILED\n\n~/mine.yaml\n\n"), done.stderr
 
 
