@@ -150,7 +150,7 @@ def test_a_node_that_ends_well_ends_nobody(tmp_path: Path, tag: str) -> None:
 
 
 def test_a_program_that_ignores_the_request_to_end_is_killed(tmp_path: Path, tag: str) -> None:
-    task = "trap '' TERM; ((SLURM_NODEID)) || { sleep 0.5; exit 7; }; exec sleep 60"
+    task = "trap '' TERM; ((SLURM_NODEID)) || { until [[ -e up ]]; do sleep 0.05; done; exit 7; }; touch up; exec sleep 60"
     step = Step(tmp_path, tag, 2, task, impatient(tmp_path))
     assert step.end() == 137
     assert commands(tag) == []
