@@ -292,10 +292,12 @@ def test_a_rehearsal_that_stopped_for_its_checkpoint_is_not_called_a_failure_of_
     assert (tmp_path / "told").read_text().startswith(f"kit: {run.name} ({run.id}) TIMEOUT after ")
     (end,) = event_lines.read(run.paths.logs(run.id), "ends")
     assert (end["code"], end["outcome"]) == (75, "TIMEOUT")
+    events = (run.paths.logs(run.id) / "events/batch.jsonl").read_text().splitlines()
+    (line,) = [number for number, event in enumerate(events, 1) if stopped in event]  # behind one for each second in which it prepared
     assert kit_here("why", "run").out.splitlines()[1:6] == [
         "  no rank has failed",
         "cause: it stopped near its time limit, so that it can go on from its checkpoint (checkpointed)",
-        f"  shown by run/log/{run.id}/events/batch.jsonl:8:",
+        f"  shown by run/log/{run.id}/events/batch.jsonl:{line}:",
         f"  | local0: {stopped}",
         "  fix: to go on: kit rerun",
     ]
