@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 from fork_server import TORCH, Request
+from free_ports import ports
 
 # What an outer torchrun or Slurm job may have left; a GPU would be too few for several NCCL ranks.
 FOREIGN = re.compile(r"(PET_|SLURM_|TORCHELASTIC_|NCCL_|MASTER_)|(RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|TF_CONFIG)$")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
 ENVIRONMENT |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-PORTS = range(20000, 32000)  # below those that Linux gives to outgoing connections
 SERVER_START_S = 300  # 5 s on a quiet machine
 STOP_S = 40
 
@@ -41,21 +41,6 @@ class Result:
 
     def lines(self, start):
         return [line for line in self.stdout.splitlines() if line.startswith(start)]
-
-
-def free_ports():
-    """Yield ports that nobody has; each one once, and those of another process last."""
-    first = os.getpid() * 499 % len(PORTS)
-    while True:
-        for port in (*PORTS[first:], *PORTS[:first]):
-            try:
-                socket.create_server(("127.0.0.1", port)).close()
-            except OSError:
-                continue
-            yield port
-
-
-ports = free_ports()
 
 
 class Node:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import time
 from pathlib import Path
 
 import pytest
+from free_ports import ports
 
 from samples import ROOT
 
@@ -34,9 +34,7 @@ def test_the_lines_of_the_page_stop_all_ranks_at_one_step_and_go_on_from_it(star
     monkeypatch.chdir(tmp_path)
 
     def ranks():
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "KIT_PROGRESS": str(tmp_path / "progress")}
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(next(ports)), "KIT_PROGRESS": str(tmp_path / "progress")}
         return start(tmp_path / "train.py", nodes=2, env=[{**shared, "RANK": rank} for rank in ("0", "1")])
 
     first = ranks()

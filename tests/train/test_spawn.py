@@ -1,9 +1,9 @@
 import re
-import socket
 import time
 from pathlib import Path
 
 import pytest
+from free_ports import ports
 
 SCRIPT = Path(__file__).parents[2] / "train" / "spawn.py"
 RANK = re.compile(r"rank (\d)/(\d)  local (\d)/(\d)  node (\d)  host \S+  pid \d+  launcher spawn  master (\S+:\d+|none)")
@@ -46,9 +46,7 @@ def nodes(port, *, count):
 
 @pytest.fixture
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    return next(ports)
 
 
 @pytest.fixture(scope="module")

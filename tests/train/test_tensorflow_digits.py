@@ -1,4 +1,5 @@
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from free_ports import ports
 
 SCRIPT = Path(__file__).parents[2] / "train" / "tensorflow_digits.py"
 LOADED = ("tensorflow", "tf_keras")
@@ -22,18 +24,9 @@ missing = [name for name in ("tensorflow", "tf_keras", "sklearn") if importlib.u
 pytestmark = pytest.mark.skipif(bool(missing), reason=f"this Python lacks {', '.join(missing)}")
 
 
-def free_ports(count):
-    """Bound at the same time, so that no two are the same."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
-
-
 def run(start, workers, *args):
     """Runs the program in one process for each worker; alone has no TF_CONFIG."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
+    addresses = [f"127.0.0.1:{port}" for port in itertools.islice(ports, workers)]
     configs = [json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}) for index in range(workers)]
     env = [{"TF_CONFIG": config} for config in configs] if workers > 1 else None
     return start(SCRIPT, "--epochs", EPOCHS, "--lr", 0.01, *args, nodes=workers, env=env).finish(TIMEOUT_S)
@@ -115,8 +108,8 @@ def test_when_a_worker_is_killed_all_start_again_and_go_on_from_their_checkpoint
     first, second = ([int(epoch) for epoch in re.findall(r"^\[rank0\] epoch (\d+)/", part, re.MULTILINE)] for part in text.split("starting all ranks again"))
     assert first == list(range(1, len(first) + 1)) and 2 <= len(first) < epochs
     assert second == list(range(second[0], epochs + 1)) and second[0] in (len(first), len(first) + 1)  # killed before it was saved, or after
-    ports = re.findall(r"^\[rank0\] worker 0/2 .* cluster \[127\.0\.0\.1:(\d+), ", text, re.MULTILINE)
-    assert len(set(ports)) == 2
+    masters = re.findall(r"^\[rank0\] worker 0/2 .* cluster \[127\.0\.0\.1:(\d+), ", text, re.MULTILINE)
+    assert len(set(masters)) == 2
     assert accuracy([line[8:] for line in text.splitlines() if line.startswith("[rank0] ")]) >= 0.93
 
 
