@@ -125,7 +125,7 @@ class Laptop:
 
     def stop_sshd(self) -> None:
         self.there("bash", "-c", "kill $(cat /run/kit-sshd.pid); pkill -KILL -f '^sshd(-session)?: ada'; true", root=True)
-        until(lambda: not self._answers(), 10, "sshd does not stop")
+        until(lambda: not self._answers(), 60, "sshd does not stop")
 
     def _answers(self) -> bool:
         return "up" in self.there("bash", "-c", f"nc -z 127.0.0.1 {PORT} && echo up; true", root=True)
@@ -136,7 +136,7 @@ class Laptop:
         options = f"-p {PORT} -o PidFile=/run/kit-sshd.pid -o UsePAM=no -o PasswordAuthentication=no -o X11Forwarding=yes -o MaxStartups=100"
         # An account with no password at all counts as locked.
         self.there("bash", "-c", f"usermod -p '*' ada && mkdir -p /run/sshd && $(type -P sshd || echo /usr/sbin/sshd) {options}", root=True)
-        until(self._answers, 10, "sshd does not start")
+        until(self._answers, 60, "sshd does not start")
 
 
 def make(cluster: Cluster, home: Path) -> Laptop:

@@ -111,7 +111,7 @@ def test_a_command_on_a_node_waits_for_nothing_that_it_leaves_in_the_background(
 
 def test_a_command_that_takes_too_long_or_kills_its_own_kind_leaves_the_next_ones_alone(cluster: Cluster) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
-        cluster.run("node1", "bash", "-c", "exec -a takes-too-long sleep 600", timeout=2)
+        cluster.run("node1", "bash", "-c", "exec -a takes-too-long sleep 600", timeout=10)
     assert cluster.run("node1", "bash", "-c", "kill -KILL 0", check=False).returncode == 137
     assert cluster.run("node1", "pkill", "-f", "^takes-too-long", root=True).returncode == 0
     assert not [process for process in cluster.processes("node1") if "takes-too-long" in process.args]

@@ -21,7 +21,7 @@ WAITING = """\
 echo "attempt ${KIT_ATTEMPT} of ${WORLD_SIZE} on ${SLURMD_NODENAME} at ${EPOCHREALTIME}"
 ((KIT_ATTEMPT > 1)) || sleep 300
 """
-SLOWEST_S = 40  # some 15 s on a quiet machine
+SLOWEST_S = 80  # some 15 s on a quiet machine
 FAULTS = {"dead": "kill-node", "frozen": "freeze-node", "cut off": "cut-off"}  # each with the command of cluster.sh that causes it
 
 
@@ -57,7 +57,7 @@ def test_a_spare_takes_the_place_of_a_lost_node_in_the_same_job(fault: str, runt
     ended = kit_cluster.wait(job_id(folder))
     said = read(folder / f"run/log/slurm-{job_id(folder)}.out")
     assert (ended.state, ended.exit_code) == ("COMPLETED", 0), said
-    assert "kit: node1: node2 is lost: not heard of for " in said
+    assert "kit: node1: node2 is lost: not heard of for 10 s; " in said  # and not a minute, as where nothing could take its place
     again = began_again(folder)
     assert [(ranks, node) for ranks, node, _ in again] == [("2", "node1"), ("2", "node3")]
     took_s = again[-1][2] - at_s

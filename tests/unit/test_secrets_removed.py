@@ -54,8 +54,8 @@ def test_all_that_a_command_prints_is_read_and_too_much_is_refused(tmp_path: Pat
 
 
 def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secret_values, "PATIENCE_S", 1)
-    with pytest.raises(UsageError, match=r"job\.yaml:1: the command for A has not ended after 1 s"):
+    monkeypatch.setattr(secret_values, "PATIENCE_S", 5)
+    with pytest.raises(UsageError, match=r"job\.yaml:1: the command for A has not ended after 5 s"):
         command("bash -c 'sleep 300 & echo $! >child; wait'", tmp_path)
     child = (tmp_path / "child").read_text().strip()
     limit = time.monotonic() + 5

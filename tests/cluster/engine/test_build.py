@@ -135,14 +135,14 @@ def test_a_build_killed_at_any_moment_leaves_nothing_that_a_job_would_take(kit, 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_build_and_what_it_had_begun(number: int, project: Path) -> None:
-    (project / "Dockerfile").write_text(DOCKERFILE.replace("RUN echo", f"RUN sleep 61.{number} && echo"))
+    (project / "Dockerfile").write_text(DOCKERFILE.replace("RUN echo", f"RUN sleep 121.{number} && echo"))
     process = subprocess.Popen([sys.executable, "-m", "kit", "build"], cwd=project, stderr=subprocess.PIPE, text=True)
     assert process.stderr
-    until(lambda: f"RUN sleep 61.{number}" in str(process.stderr and process.stderr.readline()), 60, "the step does not begin")
+    until(lambda: f"RUN sleep 121.{number}" in str(process.stderr and process.stderr.readline()), 60, "the step does not begin")
     os.kill(process.pid, number)
-    assert process.wait(20) == 128 + number
+    assert process.wait(60) == 128 + number
     assert [path.name for path in (project / "images").iterdir() if path.suffix != ".log"] == []
-    sleeping = ["pgrep", "--full", f"^sleep 61.{number}"]
+    sleeping = ["pgrep", "--full", f"^sleep 121.{number}"]
     until(lambda: subprocess.run(sleeping, capture_output=True).returncode == 1, 30, "the step goes on")
 
 
