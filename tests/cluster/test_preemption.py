@@ -24,6 +24,7 @@ trap 'asked=SIGUSR1' USR1
 trap 'asked=SIGTERM' TERM
 step=0
 [[ ! -e place ]] || read -r step <place
+begun="${step}"
 echo "begins at ${step}"
 while ((step < $1)); do
   step=$((step + 1))
@@ -34,7 +35,8 @@ while ((step < $1)); do
       echo "${step}" >place
       echo "step ${step}" >"${KIT_PROGRESS}"
     fi
-    sleep 1 # for rank 0 to have written
+    [[ "${RANK}" != 0 ]] || : >"saved.${begun}"
+    until [[ -e "saved.${begun}" ]]; do sleep 0.1; done
     exit 75
   fi
 done

@@ -23,13 +23,14 @@ COUNTS = """\
 trap 'asked=yes' USR1
 asked='' step=0
 [[ ! -e place ]] || read -r step <place
+begun="${step}"
 echo "begins at ${step}"
 while [[ -z "${asked}" ]]; do
   step=$((step + 1))
   sleep 0.1
 done
-[[ "${RANK}" != 0 ]] || { echo "${step}" >place && echo "step ${step}" >"${KIT_PROGRESS}"; }
-sleep 0.5 # for rank 0 to have written
+[[ "${RANK}" != 0 ]] || { echo "${step}" >place && echo "step ${step}" >"${KIT_PROGRESS}" && : >"saved.${begun}"; }
+until [[ -e "saved.${begun}" ]]; do sleep 0.05; done
 exit 75
 """
 
