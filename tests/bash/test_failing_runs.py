@@ -13,12 +13,13 @@ from typing import NamedTuple
 import pytest
 
 MOST = 30  # lines on the terminal
+# A rank ends where it has failed: at its end, a Python whose group still lives may hang, or say more.
 BEGIN = """\
 import os, signal, sys, time
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo"); dist.barrier()  # all are connected: one that still was at it would say more
-rank = dist.get_rank()
+rank = dist.get_rank(); said = sys.excepthook; sys.excepthook = lambda *error: (said(*error), os._exit(1))
 """
 NESTED = """\
 def rate():
@@ -54,7 +55,7 @@ CASES = {
         "install it where the program runs",
     ),
     "a rank that leaves early with 0": Case(
-        f"{BEGIN}if rank == 1: sys.exit(0)\ndist.barrier()\n", 8, 1,
+        f"{BEGIN}if rank == 1: os._exit(0)\ndist.barrier()\n", 8, 1,
         r"rank 1 on local0: rank 1 left with exit code 0, while others still waited for it \(left-early\)",
         "every rank must do the same number of steps",
     ),
