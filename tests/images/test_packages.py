@@ -4,6 +4,7 @@ packed once, unpacked once per node, and used again without a question to the in
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -227,6 +228,15 @@ def test_what_has_no_wheel_is_an_error_with_pips_lines(name: str, project: Proje
     assert "kit installs only wheels" in said.stdout + said.stderr
 
 
+def command_lines() -> list[bytes]:
+    """Those of all processes; one may end before it is read."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes())
+    return found
+
+
 def test_a_killed_submission_leaves_nothing_that_another_uses(project: Project, index: Index) -> None:
     project.job("alpha")
     index.go_on.clear()
@@ -237,7 +247,7 @@ def test_a_killed_submission_leaves_nothing_that_another_uses(project: Project, 
     assert [name for name in project.files if name.endswith(".partial")], "it was in the middle"
     of_pip = [str(path) for path in (project.folder / "images").glob(".*.partial")]
     deadline = time.monotonic() + 60
-    while any(of_pip[0].encode() in path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()):
+    while any(of_pip[0].encode() in line for line in command_lines()):
         assert time.monotonic() < deadline, "the pip of a killed kit goes on"
         time.sleep(0.1)
     index.go_on.set()
@@ -271,7 +281,7 @@ def test_a_password_of_the_index_reaches_no_file_and_no_command_line(place: str,
     index.go_on.clear()
     running = project.start()
     assert index.begun.wait(120)
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()]
+    lines = command_lines()
     written = [path for path in project.folder.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
     index.go_on.set()
     output, _ = running.communicate(timeout=300)
