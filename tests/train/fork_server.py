@@ -151,8 +151,8 @@ def become(request: Request, environment: dict[str, str]) -> None:
     os.chdir(request.cwd)
     os.environ.clear()
     os.environ.update(environment)
-    if request.ranks:  # torchrun's Pythons are unbuffered
-        sys.stdout = sys.__stdout__ = io.TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True)  # noqa: SIM115
+    if request.ranks:  # torchrun's Pythons are unbuffered. The ranks of a node share a file here: a line and its end go in one write
+        sys.stdout = sys.__stdout__ = io.TextIOWrapper(open(1, "wb", 0, closefd=False), line_buffering=True)  # noqa: SIM115
     script = request.argv[0]
     sys.argv[:] = request.argv
     own = [request.cwd if request.module else str(Path(script).parent)]
