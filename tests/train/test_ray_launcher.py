@@ -45,6 +45,8 @@ env: {GREETING: "a b"}
 secrets: {PASSPHRASE: env}
 """
 
+gave_up: list[Path] = []  # runs whose Ray had no 30 s of the machine: one is bad luck, and two are a failure
+
 
 class Run:
     """`kit run` of two local nodes, which waits until it is told to go on."""
@@ -63,6 +65,9 @@ class Run:
     def facts(self) -> dict:
         end = time.monotonic() + 300
         while not (self.folder / "facts.json").exists():
+            if self.process.poll() is not None and "The current node timed out during startup" in self.said.read_text() and not gave_up:
+                gave_up.append(self.folder)
+                pytest.skip("ray, busy with its start, gave up its own raylet")
             assert self.process.poll() is None and time.monotonic() < end, self.said.read_text()
             time.sleep(0.1)
         return json.loads((self.folder / "facts.json").read_text())
@@ -111,7 +116,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_two_runs_on_one_machine_do_not_meet_and_each_ends_with_its_programs_code(start) -> None:
-    runs = [start(), start(code=3)]
+    runs = [start()]
+    runs[0].facts()  # Ray gives a raylet 30 s to start, which is little where two start
+    runs.append(start(code=3))
     for run in runs:
         facts = run.facts()
         assert facts["names"] == ["local0", "local1"]
@@ -145,7 +152,7 @@ def test_a_cancelled_run_leaves_nothing_of_ray(start) -> None:
     run = start()
     run.facts()
     run.process.terminate()
-    assert run.process.wait(60) != 0
+    assert run.process.wait(200) != 0
     assert run.left() == []
 
 
@@ -154,7 +161,7 @@ def test_when_the_first_nodes_launcher_is_killed_nothing_of_ray_runs_on(start) -
     run.facts()
     (shell,) = {pid for pid, rank in run.processes("/run/ray.sh").items() if rank == "0" and leads(pid)}
     os.kill(shell, signal.SIGKILL)
-    assert run.process.wait(60) != 0
+    assert run.process.wait(200) != 0
     # They notice it by themselves. Its folder in /tmp stays: nobody was left to remove it.
     end = time.monotonic() + 20
     while run.processes(""):
@@ -177,7 +184,7 @@ def test_a_node_that_does_not_join_is_named_within_the_time_and_the_wait_can_be_
             assert time.monotonic() < end, run.said.read_text()
             time.sleep(0.1)
         run.process.terminate()
-    assert run.process.wait(60) != 0
+    assert run.process.wait(200) != 0
     if not signal_first:
         assert re.search(r"error: local0: after 4 s these nodes have not joined Ray: local1\n", run.said.read_text())
         assert len([*run.folder.glob("run/log/*/ray0/raylet.out")]) == 1
