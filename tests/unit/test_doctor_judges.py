@@ -67,7 +67,7 @@ connected
 
 def cluster(count: int = 3, asked: Needs | None = None, **changes: str) -> Inquiry:
     """Healthy nodes node1, node2 ... that reach each other; `changes` replace or add lines of one: node2="shm\t64\t64\t"."""
-    nodes = {f"node{number}": Node(f"node{number}", state="IDLE", gpus=8) for number in range(1, count + 1)}
+    nodes = {f"node{number}": Node(f"node{number}", state="IDLE", gres="gpu:8") for number in range(1, count + 1)}
     for number, (name, node) in enumerate(nodes.items(), 1):
         lines = HEALTHY.format(number=number).splitlines()
         for other in range(1, min(count, 5) + 1):

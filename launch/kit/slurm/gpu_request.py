@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional
 
 # In order of precedence: where several ask for GPUs, the first counts.
 OPTIONS = ("gpus-per-node", "gres", "gpus-per-task", "tres-per-task", "gpus-per-socket", "gpus")
+_PART = re.compile(r"\dg\.\d+gb")  # of a type such as a100_1g.10gb
 LISTS = ("gres", "tres-per-task")  # they may have other things than GPUs
 
 
@@ -44,6 +45,11 @@ def read(options: Mapping[str, Optional[str]]) -> list[GpuRequest]:
 def of_gres(gres: str) -> dict[str, int]:
     """Return {type: number} of what Slurm says that a node has: gpu:a100:4(S:0-1),gpu:2,nic:1."""
     return _by_type("gres", gres)
+
+
+def has_parts(gres: str) -> bool:
+    """Return whether some of a node's GPUs are parts of one (MIG)."""
+    return any(map(_PART.search, of_gres(gres)))
 
 
 def one_of_each(gres: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple, Optional
 
 from kit.base.errors import KitError
-from kit.slurm import client, gpu_request, hostlist
+from kit.slurm import client, hostlist
 
 
 def partitions(within_s: float) -> list[str]:
@@ -40,19 +40,14 @@ def job_partitions(named: str) -> tuple[str, Optional[int]]:
     return names, most
 
 
-_MIG = re.compile(r"\dg\.\d+gb")  # of a type such as a100_1g.10gb
-
-
 class NodeFacts(NamedTuple):
     name: str
     address: str  # NodeAddr: a name or an address
     state: str  # IDLE+DRAIN, DOWN*
     reason: str
     gres: str  # as Slurm has it: gpu:a100:4(S:0-1)
-    gpus: int
     partitions: list[str]
     features: list[str]  # those that it has now
-    has_parts: bool  # True where some of its GPUs are parts of one (MIG)
     free_mb: Optional[int]  # memory that no job has; None where jobs are given none
 
 
@@ -63,7 +58,6 @@ def all_nodes() -> list[NodeFacts]:
         # The first of each name: a comment, which comes last, may have such words.
         facts = dict(reversed(re.findall(rf"(?:^| )({names})=(\S*)", line)))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
-        gpus = gpu_request.of_gres(facts.get("Gres", ""))
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]
         if "NodeName" in facts:
             found.append(
@@ -73,10 +67,8 @@ def all_nodes() -> list[NodeFacts]:
                     state=facts.get("State", ""),
                     reason=reason[1] if reason else "",
                     gres=facts.get("Gres", ""),
-                    gpus=sum(gpus.values()),
                     partitions=partitions,
                     features=facts.get("ActiveFeatures", "").split(","),
-                    has_parts=any(map(_MIG.search, gpus)),
                     free_mb=_free_mb(facts.get("RealMemory", ""), facts.get("AllocMem", "")),
                 )
             )

@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional, TypeVar
 from kit.cluster import probe
 from kit.config import plugins
 from kit.config.plugins import Plugin
+from kit.slurm import gpu_request
 
 Answer = TypeVar("Answer")
 LOGIN = "login"  # the column of the machine that kit runs on
@@ -22,12 +23,15 @@ class Node(probe.Machine):
 
     state: str = ""  # as Slurm has it: IDLE+DRAIN
     reason: str = ""  # of that state
-    gres: str = ""  # by Slurm
-    gpus: int = 0  # by Slurm
-    has_parts: bool = False  # True where Slurm counts parts of GPUs (MIG)
+    gres: str = ""  # as Slurm has it: gpu:a100:4(S:0-1)
     asked: bool = True  # False where the node is left out
     problem: str = ""  # why it did not answer
     skew_s: float = 0.0  # seconds by which its clock is ahead of this machine's, at least
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of its GPUs by Slurm, which may count parts of them."""
+        return sum(gpu_request.of_gres(self.gres).values())
 
     @property
     def answered(self) -> bool:

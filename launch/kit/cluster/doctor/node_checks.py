@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from kit.cluster.doctor import container_checks, network
 from kit.cluster.doctor.checks import Found, check, in_order
 from kit.cluster.doctor.facts import Inquiry, Node
+from kit.slurm import gpu_request
 
 OLDEST_BASH = (4, 4)
 CLOCK_S, CLOCK_WRONG_S = 1.0, 60.0
@@ -125,7 +126,7 @@ def gpus(node: Node, _: Inquiry) -> Iterator[Found]:
     shown, driven, problem = node.one("gpus", 3)
     # A job that asks for no GPU may see none, while the driver knows them all.
     # Slurm may count the parts of a GPU that is cut (MIG); the driver counts no parts.
-    if node.has_parts and int(shown or 0) < int(driven or 0):
+    if gpu_request.has_parts(node.gres) and int(shown or 0) < int(driven or 0):
         return
     present = max(int(shown or 0), int(driven or 0), node.number("gpus-of-slurm"))
     if present < node.gpus:

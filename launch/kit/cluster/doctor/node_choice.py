@@ -40,8 +40,6 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
             state=node.state,
             reason=node.reason,
             gres=node.gres,
-            gpus=node.gpus,
-            has_parts=node.has_parts,
             asked=_is_free(node, is_reserved=node.name in reservation.nodes),
         )
         for node in known
