@@ -69,8 +69,7 @@ def submit(
     words = ["kit.submit", str(target), *request.arguments, *waits, repr(sorted(keys.items()))]
     run = submitting.earlier(plan, words)
     if run:
-        with suppress(KitWarning):  # where warnings are errors, the next call would submit it again
-            warn(f"kit: {submitting.not_again(run)}")
+        _tell(submitting.not_again(run))
     else:
         plan = package_store.bring(plan)
         folder = run_dir.write(plan)
@@ -86,9 +85,17 @@ def _submitted(plan: Plan, folder: Path, options: list[str]) -> Run:
         return submitting.submit(plan, folder, options, noted.append)
     except BaseException:
         for run in noted:
-            with suppress(KitWarning):  # where warnings are errors
-                warn(f"kit: submitted job {run.id} before that; to end it: kit cancel {run.id}")
+            _tell(f"submitted job {run.id} before that; to end it: kit cancel {run.id}")
         raise
+
+
+def _tell(text: str) -> None:
+    """Warn of a job that is there. It is no error, even where a program makes errors of warnings.
+
+    A call that ended with it would be made again, and would submit the job again.
+    """
+    with suppress(KitWarning):
+        warn(f"kit: {text}")
 
 
 def find(run: Target = None, *, task: Optional[int] = None) -> RunHandle:
