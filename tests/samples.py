@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -15,6 +16,13 @@ HOSTILE_NAME = "a b'c\"d$(touch X)`touch Y`,;&|<>*?[!]{}~#%éß☃"
 def unmeasured() -> dict[str, str]:
     """The environment for a program whose modules are counted: coverage, under `make coverage`, would load its own into it."""
     return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
+
+
+def copy_of_kit(place: Path) -> Path:
+    """A copy of kit's Python that a test may change, with kit's scripts: a folder for PYTHONPATH."""
+    shutil.copytree(ROOT / "launch/kit", place / "launch/kit", ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "launch/scripts").symlink_to(ROOT / "launch/scripts")
+    return place / "launch"
 
 
 def docker_archive(path: Path, architecture: str = "") -> Path:

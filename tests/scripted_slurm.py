@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 # A job is a line of ID|STATE|SUBMITTED|FOLDER. A file of a command's name beside it is sourced in the command's place.
 COMMON = """\
 cd 'PLACE'
@@ -72,3 +74,13 @@ class ScriptedSlurm:
 
     def calls(self, name: str) -> list[str]:
         return [line for line in (self.place / "calls").read_text().splitlines() if line.startswith(f"{name} ")]
+
+
+def around(place: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
+    """Such a Slurm for a program, train.py, in a folder that becomes the current one; kit's own notes are in it, too."""
+    found = ScriptedSlurm(place / "slurm", place / "bin")
+    monkeypatch.setenv("PATH", found.path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
+    monkeypatch.chdir(place)
+    (place / "train.py").write_text("pass\n")
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from kit.slurm import client
 import event_lines
 from far_side import Slurm
 from plans import noted_run, plan_of, recorded
-from samples import ROOT
+from samples import copy_of_kit
 
 
 class Clock:
@@ -449,10 +448,9 @@ def test_what_filters_the_users_own_questions_filters_none_of_kits(monkeypatch: 
 
 def test_a_run_keeps_its_exit_code_where_kit_is_upgraded_meanwhile(tmp_path: Path) -> None:
     """What explains a failure is loaded after it: days later its files may be those of another version, or gone."""
-    shutil.copytree(ROOT / "launch/kit", tmp_path / "launch/kit", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "launch/scripts").symlink_to(ROOT / "launch/scripts")
-    (tmp_path / "train.py").write_text(f"import shutil\nshutil.rmtree({str(tmp_path / 'launch/kit/diagnose')!r})\nraise SystemExit(42)\n")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "launch"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    launch = copy_of_kit(tmp_path)
+    (tmp_path / "train.py").write_text(f"import shutil\nshutil.rmtree({str(launch / 'kit/diagnose')!r})\nraise SystemExit(42)\n")
+    env = {**os.environ, "PYTHONPATH": str(launch), "XDG_STATE_HOME": str(tmp_path / "state")}
     command = [sys.executable, "-m", "kit", "run", "train.py", "--launcher", "srun", "--runtime", "none"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 42 and "internal error" not in done.stderr, done.stderr

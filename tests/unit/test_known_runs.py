@@ -23,6 +23,7 @@ from kit.cli import entry
 from kit.runs import history, job_chain, local_processes, lookup, run_dir, status, submit
 
 import event_lines
+import scripted_slurm
 from plans import changed, noted_run, recorded
 from scripted_slurm import ScriptedSlurm
 
@@ -33,12 +34,7 @@ pytestmark = pytest.mark.tame
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
-    found = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
-    monkeypatch.setenv("PATH", found.path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("pass\n")
-    return found
+    return scripted_slurm.around(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,9 +25,9 @@ from kit.runs import history, run_dir
 from kit.slurm import Unsure
 
 import event_lines
+import scripted_slurm
 from far_side import Far, Slurm
-from samples import ROOT
-from scripted_slurm import ScriptedSlurm
+from samples import ROOT, copy_of_kit
 
 PAGE = (ROOT / "docs/python.md").read_text()
 
@@ -66,7 +65,7 @@ def ends(slurm: Slurm, run: kit.RunHandle, state: str, rank0: str = "") -> None:
 
 @pytest.mark.filterwarnings("ignore:.*is not checked against the cluster")
 def test_a_program_keeps_its_secrets_for_the_next_submission_and_sbatch_has_none(job: Path, monkeypatch: pytest.MonkeyPatch, silent) -> None:
-    slurm = ScriptedSlurm(job.parent / "scripted", job.parent / "of_script")
+    slurm = scripted_slurm.ScriptedSlurm(job.parent / "scripted", job.parent / "of_script")
     slurm.script("sbatch", f"env >>{job.parent}/environment; echo 77")
     monkeypatch.setenv("PATH", slurm.path)
     monkeypatch.setenv("MINE", "my-own-value")
@@ -151,11 +150,7 @@ def test_jobs_wait_for_others_and_tasks_of_an_array_are_found(job: Path, fake_sl
 
 
 def test_a_lost_answer_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
-    monkeypatch.setenv("PATH", fake.path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
+    fake = scripted_slurm.around(tmp_path, monkeypatch)
     fake.script("sbatch", "take; exit 1")
     fake.script("squeue", "exit 1")
     with pytest.raises(Unsure):
@@ -170,11 +165,7 @@ def test_a_lost_answer_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_call_that_the_programs_own_time_limit_cuts_off_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Airflow and pytest-timeout limit a task: by a signal whose handler raises. The program lives on, and tries once more."""
-    fake = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
-    monkeypatch.setenv("PATH", fake.path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
+    fake = scripted_slurm.around(tmp_path, monkeypatch)
 
     def give_up(*_: object) -> None:
         raise TimeoutError
@@ -196,11 +187,7 @@ def test_a_call_that_the_programs_own_time_limit_cuts_off_is_not_a_second_job(tm
 @pytest.mark.filterwarnings("ignore:.*sbatch has been asked")
 def test_a_job_is_named_whose_submission_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by the button of a notebook, whose user knows of no job then."""
-    fake = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
-    monkeypatch.setenv("PATH", fake.path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
+    fake = scripted_slurm.around(tmp_path, monkeypatch)
     fake.script("sbatch", 'take; kill -INT "${PPID}"; echo "${id}"')
     with pytest.warns(kit.KitWarning, match="submitted job 1001 before that; to end it: kit cancel 1001"), pytest.raises(KeyboardInterrupt):
         kit.submit("train.py")
@@ -382,10 +369,9 @@ def test_the_documented_notebook_runs(job: Path, fake_slurm: Slurm, monkeypatch:
 
 def test_a_program_that_has_loaded_kit_before_an_upgrade_is_told_to_start_again(tmp_path: Path) -> None:
     """Its Python is the old one, and the scripts on the disk are new."""
-    shutil.copytree(ROOT / "launch/kit", tmp_path / "launch/kit", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "launch/scripts").symlink_to(ROOT / "launch/scripts")
+    launch = copy_of_kit(tmp_path)
     (tmp_path / "train.py").touch()
-    file = tmp_path / "launch/kit/base/assets.py"
+    file = launch / "kit/base/assets.py"
     program = f"""
 import kit, pathlib, shutil
 kit.render("train.py", runtime="none")
@@ -401,6 +387,6 @@ try:
 except kit.KitError as error:
     print(error.problem)
 """
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "launch"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    env = {**os.environ, "PYTHONPATH": str(launch), "XDG_STATE_HOME": str(tmp_path / "state")}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("kit was upgraded after this program had loaded it"), done.stderr
