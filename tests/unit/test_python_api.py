@@ -149,6 +149,29 @@ def test_jobs_wait_for_others_and_tasks_of_an_array_are_found(job: Path, fake_sl
     assert [task.state for task in array.wait().tasks] == ["COMPLETED", "FAILED"]
 
 
+def test_a_task_of_an_array_that_a_user_submitted_again_is_that_of_the_later_job_for_all_methods(job: Path, fake_slurm: Slurm) -> None:
+    array = kit.submit("train.py", ["{lr}"], sweep={"lr": [0.1, 0.2]}, on_preempt="checkpoint")
+    first, second = (kit.find(array.id, task=number) for number in (0, 1))
+    log = array.folder / "log"
+    for number in (0, 1):
+        (log / f"{array.id}_{number}").mkdir()
+        (log / f"slurm-{array.id}_{number}.out").write_text("said before\n")
+        fake_slurm.job(f"{array.id}_{number}", "FAILED", folder=str(array.folder))
+    assert array.wait().state == "FAILED"
+    later = f"{int(array.id) + 8}_1"  # sbatch --array=1 run_script.sh
+    (log / later).mkdir()
+    (log / f"slurm-{later}.out").write_text("said by the later job\n")
+    fake_slurm.job(later, "RUNNING", folder=str(array.folder))
+    assert (second.status.state, second.logs(), second.why().run.id) == ("RUNNING", "said by the later job\n", later)
+    for ask, request in ((second.checkpoint, "checkpoint\n"), (second.stop, "stop\n")):
+        ask()
+        assert (log / later / "request").read_text() == request
+    second.cancel()
+    assert fake_slurm.states()[later] == "CANCELLED"
+    with pytest.raises(kit.KitError, match="has no task 0\n  fix: its tasks are 1"):
+        _ = first.status
+
+
 def test_a_lost_answer_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = scripted_slurm.around(tmp_path, monkeypatch)
     fake.script("sbatch", "take; exit 1")

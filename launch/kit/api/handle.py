@@ -12,7 +12,7 @@ from kit.base.errors import KitError
 from kit.diagnose.why import report
 from kit.diagnose.why.report import Report
 from kit.files import safe_read
-from kit.runs import array_status, asking, cancelling, job_watch, log_files, lookup, status
+from kit.runs import array_status, asking, cancelling, job_watch, log_files, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_files import LogChoice
@@ -61,7 +61,7 @@ class RunHandle:
 
     def why(self) -> Report:
         """Return why the run failed; str() of it is what `kit why` prints."""
-        return report.why(self._word)
+        return report.why(str(self.folder), self.task)
 
     def cancel(self) -> None:
         """Cancel the run. Raise KitError where nobody knows which job that would end."""
@@ -69,18 +69,14 @@ class RunHandle:
 
     def checkpoint(self) -> None:
         """Have the ranks write a checkpoint, and go on. Raise KitError where they cannot."""
-        asking.ask(self._word, asking.CHECKPOINT)
+        asking.ask(str(self.folder), asking.CHECKPOINT, self.task)
 
     def stop(self) -> None:
         """End the run as kit stop does. Raise KitError where that cannot be."""
-        asking.ask(self._word, asking.STOP)
-
-    @property
-    def _word(self) -> str:
-        return str(self.folder) if self.task is None else f"{self.id}_{self.task}"
+        asking.ask(str(self.folder), asking.STOP, self.task)
 
     def _run(self) -> Run:
-        return lookup.find(str(self.folder))
+        return array_status.find(str(self.folder), self.task)[0]
 
 
 def _content(log: Path, tail: Optional[int]) -> bytes:

@@ -153,30 +153,29 @@ def latest(run: Run) -> Run:
 
     A user may submit a run directory again: sbatch run_script.sh. Its job leaves no other note.
     """
-    if run.state and run.array and not run.is_exact:
-        run = _latest_array(run)
-    elif run.state and not (run.local or run.is_exact):
-        ids = filter(slurm.ID.fullmatch, run.paths.batch_logs())
-        newest = max(filter(str.isdecimal, ids), key=int, default="0")  # none of an array's tasks
-        if int(newest) > int(run.id.partition("_")[0] or 0):
-            run = under(run, newest)
-            add(run)
+    if run.state and not (run.local or run.is_exact):
+        run = _submitted_later(run)
     return current(run)
 
 
-def _latest_array(run: Run) -> Run:
-    begun = begun_tasks(run)
-    own = int(run.id.partition("_")[0] or 0)
-    later = {(job, task) for job, tasks in begun.items() if job > own for task in tasks}
-    wanted = {task for _, task in later}
-    # Those that go on for another task are no submission of the user's.
+def _submitted_later(run: Run) -> Run:
+    """Return the run under the id of the last job or array that a user submitted after its own."""
+
+    def number(job_id: str) -> int:
+        return int(job_id.partition("_")[0] or 0)
+
+    begun = filter(slurm.ID.fullmatch, run.paths.batch_logs())
+    ids = [job_id for job_id in begun if ("_" in job_id) == bool(run.array)]
+    later = [job_id for job_id in ids if number(job_id) > number(run.id)]
+    tasks = {job_id.partition("_")[2] for job_id in later}
+    # Those that go on for another job are no submission of the user's.
     followers = {
-        job_chain.followed_by(run.paths.logs(f"{job}_{task}"))
-        for job, tasks in begun.items()
-        for task in wanted.intersection(tasks)
+        job_chain.followed_by(run.paths.logs(job_id))
+        for job_id in ids
+        if job_id.partition("_")[2] in tasks
     }
-    if newest := max((job for job, task in later if f"{job}_{task}" not in followers), default=0):
-        run = under(run, str(newest), begun[newest])
+    if newest := max((number(job_id) for job_id in later if job_id not in followers), default=0):
+        run = under(run, str(newest), begun_tasks(run).get(newest, ()))
         add(run)
     return run
 
