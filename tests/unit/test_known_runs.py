@@ -177,6 +177,22 @@ def test_lost_runs_of_days_ago_are_not_among_those_of_the_last_day(fake: Scripte
     assert call("status", "--json")[1] == "[]\n" and call("runs")[1].count(" LOST ") == 2
 
 
+def test_slurm_is_asked_for_a_run_that_was_lost_days_ago_only_where_it_is_named_or_begins_again(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    (tmp_path / "run/log").mkdir(parents=True)
+    noted_run(tmp_path / "run", "x", 1, 1, "5", local=False)
+    before(tmp_path, 2)
+    call("status")
+    asked = slurms_calls(fake)
+    assert asked and call("status")[1].startswith("kit: no run of this folder") and slurms_calls(fake) == asked
+    assert " LOST " in call("status", "run")[1] and slurms_calls(fake) > asked
+    fake.put("5", "RUNNING", tmp_path / "run")
+    assert " RUNNING " in call("status", "run")[1]
+    (tmp_path / "run/log/slurm-5.out").touch()
+    assert " RUNNING " in call("status")[1]
+    before(tmp_path, 2)
+    assert " RUNNING " in call("status")[1]
+
+
 def test_the_unsure_submission_of_another_command_or_project_is_left_as_it_is(
     fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

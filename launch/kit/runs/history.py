@@ -41,6 +41,7 @@ class Run:
     is_member: bool = False  # this machine's Slurm has to be asked for that cluster by name
     workdir: str = ""  # where its program works; empty where nobody noted it
     usage: Optional[Usage] = None  # of a run that has ended
+    is_lost: bool = False  # a day after its begin, nobody knew how it ended
     is_shell: bool = False  # of `kit shell`, not of a program
     is_foreign: bool = False  # a copy, or from another cluster; the history holds none
     call: str = ""  # the number of the laptop's command that made it, by KIT_CALL
@@ -202,7 +203,8 @@ def under(run: Run, job_id: str, tasks: Sequence[int] = ()) -> Run:
     Of an array, `tasks` are those that this job is known to have.
     """
     array = formats.spans(sorted(tasks))
-    return replace(run, id=job_id, array=array, state="", why="", ends={}, usage=None)
+    unknown = replace(run, state="", why="", ends={}, usage=None, is_lost=False)
+    return replace(unknown, id=job_id, array=array)
 
 
 def runs(is_wanted: Callable[[Run], bool] = lambda run: True) -> list[Run]:

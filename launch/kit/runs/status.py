@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -189,11 +190,25 @@ def _local(run: Run) -> Status:
 
 
 def recent() -> list[Status]:
-    """Return the status of active runs, and of those submitted or begun in the last day."""
+    """Return the status of active runs, and of those submitted or begun in the last day.
+
+    A run that was lost before is left out, until something begins in its directory.
+    """
     since_s = time.time() - formats.DAY_S
-    found = query(history.runs(lambda run: not run.state or _begun_s(run) > since_s))
-    over = ("LOST", "UNSUBMITTED")  # whose ends nobody noted
-    return [each for each in found if each.state not in over or _begun_s(each.run) > since_s]
+
+    def may_be_active(run: Run) -> bool:
+        return not (run.state or run.is_lost)
+
+    found = query(history.runs(lambda run: may_be_active(run) or _begun_s(run) > since_s))
+    shown = []
+    for each in found:
+        is_old = _begun_s(each.run) <= since_s
+        is_lost = is_old and each.state == "LOST" and not each.run.paths.secrets.is_dir()
+        if is_lost != each.run.is_lost:
+            history.add(replace(each.run, is_lost=is_lost))
+        if not (is_old and each.state in ("LOST", "UNSUBMITTED")):  # whose end nobody noted
+            shown.append(each)
+    return shown
 
 
 def _begun_s(run: Run) -> float:
