@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,19 @@ def test_what_a_full_disk_has_cut_off_costs_no_later_line(tmp_path: Path) -> Non
     json_lines.append(file, {"number": 5})
     assert list(json_lines.read(file)) == [{"number": 1}, {"number": 2}, {"number": 5}]
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_waits_for_another_that_is_being_appended(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    with file.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        late = threading.Thread(target=json_lines.append, args=(file, {"number": 2}))
+        late.start()
+        late.join(0.5)
+        assert late.is_alive()
+        other.write('{"number": 1}\n')  # at the place where the file ended, as NFS does
+    late.join()
+    assert list(json_lines.read(file)) == [{"number": 1}, {"number": 2}]
 
 
 def test_a_run_of_a_cluster_is_found_behind_a_line_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

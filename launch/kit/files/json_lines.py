@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.base.errors import warn
-from kit.files import safe_read
+from kit.files import locks, safe_read
 
 
 def append(file: Path, facts: dict[str, Any]) -> None:
@@ -20,6 +20,7 @@ def append(file: Path, facts: dict[str, Any]) -> None:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(file, flags, 0o600)
     try:
+        locks.take(handle)  # on NFS, two machines that append at one moment write to one place
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(0, "it is not a regular file", str(file))
