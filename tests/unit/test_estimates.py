@@ -258,6 +258,35 @@ def test_cpus_of_the_jobs_own_are_shared_out_as_slurm_was_asked(slurm: Path, cap
     assert shown["4x2"] == "-j 4x2 --slurm cpus-per-task=16" and shown["1x8"] == "-j 1x8 --slurm cpus-per-task=64" and shown["2x4"] == ""
 
 
+@pytest.mark.parametrize(
+    ("cpus", "shown"),
+    [
+        (3, {"2x4": "", "1x8": "-j 1x8 --slurm cpus-per-task=8", "4x2": "-j 4x2 --slurm cpus-per-task=2", "8x1": "-j 8x1 --slurm cpus-per-task=1"}),
+        (7, {"2x4": "", "1x8": "-j 1x8 --slurm cpus-per-task=14", "4x2": "-j 4x2 --slurm cpus-per-task=4", "8x1": "-j 8x1 --slurm cpus-per-task=2"}),
+    ],
+)
+def test_no_shape_has_fewer_cpus_than_the_job_asks_for_or_than_slurm_was_asked_for(cpus: int, shown: dict[str, str], slurm: Path, capsys, monkeypatch) -> None:
+    job(f"nodes: 2\nprocesses_per_node: 4\nslurm: {{partition: gpu, cpus-per-task: {cpus}}}")
+    answers(slurm, {"* * *": 0})
+    out = when(capsys, monkeypatch, "job.yaml", "--partition", "gpu")[1]
+    assert {line.split("  ")[2]: line.split("kit submit job.yaml")[1].strip() for line in out.splitlines()[1:]} == shown
+
+
+def test_a_partition_that_counts_cpus_by_gpus_is_asked_as_a_submission_asks_it(slurm: Path, capsys, monkeypatch) -> None:
+    from kit.cluster import shapes
+
+    scripts = []
+    monkeypatch.setattr(shapes, "script", lambda options, real=shapes.script: scripts.append(options) or real(options))
+    file = slurm / "partitions.txt"
+    file.write_text(file.read_text().replace("PartitionName=gpu ", "PartitionName=gpu JobDefaults=DefCpuPerGPU=8 "))
+    answers(slurm, {"* * *": 0})
+    for more, has_cpus in (("gpus_per_node: 4", False), ("gpus_per_node: 4\nslurm: {cpus-per-task: 5}", True), ("", True)):
+        job(f"nodes: 2\n{more}")
+        scripts.clear()
+        assert when(capsys, monkeypatch, "job.yaml", "--partition", "gpu")[0] == 0
+        assert scripts and {"cpus-per-task" in options for options in scripts} == {has_cpus}
+
+
 def test_other_shapes_replace_the_gpus_that_an_option_names(slurm: Path, capsys, monkeypatch) -> None:
     job("nodes: 2\nprocesses_per_node: 4\nslurm: {partition: gpu, gres: 'gpu:4'}")
     answers(slurm, {"* * *": 0})

@@ -28,6 +28,7 @@ class Variant:
     gpus: int
     time: Optional[str]
     options: tuple[str, ...] = ()  # for kit submit
+    leaves_cpus: bool = False  # to the partition, which has a number of its own for each GPU
 
     @property
     def cpus(self) -> int:
@@ -39,12 +40,14 @@ class Variant:
         return f"{self.nodes}x{self.gpus or self.processes}"
 
 
-def own(plan: Plan, partition: str, *, named: bool) -> Variant:
+def own(plan: Plan, partition: Partition, *, named: bool) -> Variant:
     """Return the job as it is. `named` means that it gets the partition without an option."""
     time = dict(plan.header).get("time")
-    options = () if named else ("--slurm", f"partition={partition}")
+    options = () if named else ("--slurm", f"partition={partition.name}")
     processes, gpus = plan.layout.processes_per_node, plan.layout.gpus_per_node
-    return Variant(partition, plan.layout.nodes, processes, gpus, time, options)
+    leaves_cpus = bool(gpus and partition.cpus_per_gpu and _has_kits_cpus(plan))
+    nodes = plan.layout.nodes
+    return Variant(partition.name, nodes, processes, gpus, time, options, leaves_cpus)
 
 
 def others(plan: Plan, variant: Variant) -> list[Variant]:
@@ -68,10 +71,10 @@ def others(plan: Plan, variant: Variant) -> list[Variant]:
         if "gres" in own_header:  # which may be the job's own, for its own shape
             options += ["--slurm", "gres=no"]
         other = replace(variant, nodes=nodes, processes=processes, gpus=gpus)
-        lines, kits_choice = header(plan, other), {"cpus-per-task": str(other.cpus)}
+        lines = header(plan, other)
         # kit submit keeps the job's own numbers, and chooses kit's again.
-        for name in ("mem", "cpus-per-task"):
-            if lines.get(name) not in (own_header.get(name), kits_choice.get(name)):
+        for name in ("mem",) if _has_kits_cpus(plan) else ("mem", "cpus-per-task"):
+            if lines.get(name) != own_header.get(name):
                 options += ["--slurm", f"{name}={lines[name]}"]
         found.append(replace(other, options=(*options, *variant.options)))
     return sorted(found, key=lambda other: distance(plan, other))
@@ -96,6 +99,8 @@ def header(plan: Plan, variant: Variant) -> dict[str, Optional[str]]:
     of_files = ("chdir", "output", "open-mode")
     lines = {name: value for name, value in plan.header if name not in of_files}
     lines["partition"] = variant.partition
+    if variant.leaves_cpus:
+        del lines["cpus-per-task"]
     if variant.time:
         lines["time"] = variant.time
     if variant.nodes == plan.layout.nodes:
@@ -115,10 +120,15 @@ def header(plan: Plan, variant: Variant) -> dict[str, Optional[str]]:
 
 
 def _scaled_cpus(plan: Plan, cpus: int, variant: Variant) -> str:
-    """Return the CPUs of a node's one task for a variant, which has as many in all."""
-    if cpus == plan.layout.cpus_per_task:  # kit's own choice
+    """Return the CPUs of a node's one task for a variant, which has at least as many in all."""
+    if _has_kits_cpus(plan):
         return str(variant.cpus)
-    return str(max(variant.processes, cpus * plan.layout.nodes // variant.nodes))
+    return str(max(variant.processes, math.ceil(cpus * plan.layout.nodes / variant.nodes)))
+
+
+def _has_kits_cpus(plan: Plan) -> bool:
+    """Return whether the number of CPUs is kit's own choice, or the same."""
+    return dict(plan.header).get("cpus-per-task") == str(plan.layout.cpus_per_task)
 
 
 def script(options: dict[str, Optional[str]]) -> str:

@@ -105,7 +105,7 @@ def _variants(
     own = _own_partitions(plan, found)
     for name in names:
         partition = found[name]
-        variant = shapes.own(plan, name, named=[name] == own)
+        variant = shapes.own(plan, partition, named=[name] == own)
         if not partition.up:
             refused.setdefault("it starts no jobs at present", []).append(name)
             continue
@@ -127,8 +127,6 @@ def _variants(
 def _ask(
     plan: Plan, variants: list[Variant], refused: dict[str, list[str]], progress: OnAnswer
 ) -> list[EarliestStart]:
-    own_shape = shapes.own(plan, "", named=True).shape
-
     def ask(variant: Variant) -> Union[EarliestStart, str]:
         try:
             answer = slurm.estimate(shapes.script(shapes.header(plan, variant)))
@@ -144,7 +142,8 @@ def _ask(
             if isinstance(found, EarliestStart):
                 starts.append(found)
             else:
-                shape = "" if variant.shape == own_shape else f" {variant.shape}"
+                is_own = variant.nodes == plan.layout.nodes
+                shape = "" if is_own else f" {variant.shape}"
                 label = f"{variant.partition}{shape}"
                 refused.setdefault(_in_plain_words(found), []).append(label)
     return starts
