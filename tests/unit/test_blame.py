@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kit.diagnose.why import blame, ends, evidence
 from kit.diagnose.why.cause import RANK
+from kit.runs import events
 
 from event_lines import line
 from samples import ROOT
@@ -230,6 +231,20 @@ def test_kit_why_blames_the_same_rank_where_the_batch_script_could_not(name: str
     assert first and (first.rank, first.how) == (case.blamed, case.how)
     code, node, local_rank = case.ranks[case.blamed][1].split() or ["0" if case.how == "left" else None, "n0", "0" if case.how == "left" else ""]
     assert (first.code, first.node, first.local_rank) == (code and int(code), node, local_rank)
+
+
+@pytest.mark.parametrize(
+    ("node", "own", "is_last"),
+    [("n1", '{"t": 1700000161.5, "event": "mine"}', False), ("n1", '{"t": 1700000161.5, "event": "mine"}', True), ("n0", '{"step": 7}', True)],
+)
+def test_a_programs_own_line_moves_no_clock(node: str, own: str, is_last: bool, tmp_path: Path) -> None:
+    logs = make(Case({0: (OWN, "1 n0 0"), 1: (OWN, "1 n1 0")}, 0), tmp_path)
+    file = logs / f"events/{node}.jsonl"
+    written_s, lines = os.stat(file).st_mtime + 10 * is_last, file.read_text()
+    file.write_text(f"{lines}{own}\n" if is_last else f"{own}\n{lines}")
+    os.utime(file, (written_s, written_s))
+    assert judge(logs)[0] == "0"
+    assert [failed.rank for failed in events.failed_ranks(events.read(logs))] == [0, 1]
 
 
 @pytest.mark.parametrize("awk", ["", "echo rank 3", "exec sleep 60"], ids=["none", "no answer", "blocked"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -183,12 +184,21 @@ def failed_ranks(found: list[Event]) -> list[Failed]:
 
 
 def _ahead_s(found: list[Event]) -> dict[Path, float]:
-    """Return {file: by how many seconds the file server's clock is ahead of the one in it}."""
-    last_s: dict[Path, float] = {}
-    for event in found:
-        last_s[event.file] = max(event.at_s, last_s.get(event.file, 0.0))
-    ahead_s = {file: safe_read.changed_ns(file) / 1e9 - at_s for file, at_s in last_s.items()}
-    return {file: each if abs(each) < _COPIED_S else 0.0 for file, each in ahead_s.items()}
+    """Return {file: by how many seconds the file server's clock is ahead of the one in it}.
+
+    It is 0 where a program wrote the last line, at a time that it may have chosen.
+    """
+    ahead_s = {event.file: 0.0 for event in found}
+    for last in {
+        event.file: event for event in sorted(found, key=lambda event: event.end)
+    }.values():
+        with suppress(OSError):
+            facts = os.stat(last.file)
+            each = facts.st_mtime - last.at_s
+            is_own = facts.st_size == last.end and "attempt" in last.values
+            if is_own and abs(each) < _COPIED_S:
+                ahead_s[last.file] = each
+    return ahead_s
 
 
 def hosts(found: list[Event]) -> list[str]:

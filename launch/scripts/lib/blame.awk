@@ -18,7 +18,7 @@ function value(key,  rest) { # of one of kit's own lines
   return rest
 }
 # When a rank ended, by the file server's clock, which is one: its node's own differs from it by as much as at the last event.
-# Where the file was copied since, its own has to do.
+# Where a program wrote the last line, or the file was copied since, its own has to do.
 function ended_at(r,  ahead) {
   ahead = time[file_of[r]] - last[file_of[r]]
   return ended_time[r] + (ahead > -3600 && ahead < 3600 ? ahead : 0)
@@ -81,7 +81,7 @@ BEGIN {
   MISMATCH = "Detected mismatch between collectives on ranks"
 }
 # The nodes' events. A rank that begins again, after torchrun's restart, has not ended.
-part == "events" && !/^[{]"t": / { next } # a program's, or cut off by a full disk
+part == "events" && !/^[{]"t": [0-9.]+, "attempt": / { last[FILENAME] = 0; next } # a program's, or cut off by a full disk
 part == "events" {
   if (value("t") + 0 > last[FILENAME]) last[FILENAME] = value("t") + 0
   if (!index($0, "\"attempt\": " attempt ",")) next
