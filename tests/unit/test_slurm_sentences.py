@@ -12,7 +12,7 @@ import yaml
 from kit.base.errors import KitError
 from kit.diagnose.why import verdict
 from kit.diagnose.why.cause import BATCH
-from kit.slurm import client, sentences, submission
+from kit.slurm import client, sentences
 
 from samples import ROOT
 
@@ -48,7 +48,7 @@ def test_the_last_word_on_a_job_tells_the_cause(end: str, cause: str, said: dict
 
 def test_a_refusal_is_told_from_a_broken_connection(said: dict[str, str]) -> None:
     for refusal in ("no such partition", "too many CPUs", "no such feature", "no such reservation"):
-        assert submission._is_refusal(said[refusal]), refusal
+        assert sentences.is_refusal(said[refusal]), refusal
     # Slurm 22.05 takes a job that is to wait for one which it does not know.
     if "no such job to wait for" in said:
         with pytest.raises(KitError, match="Slurm has forgotten a job that this one is to wait for"):

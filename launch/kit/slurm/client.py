@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit.base.errors import KitError, UsageError
+from kit.slurm import sentences
 
 PATIENCE_S = 120.0  # for a command of Slurm
 
@@ -97,7 +98,7 @@ def check(
     """Raise KitError with the cause if a command has failed; `script` is what sbatch read."""
     if done.returncode == 0:
         return
-    if re.search(r"timed out|time-out|Unable to contact", done.stderr, re.IGNORECASE):
+    if sentences.is_unanswered(done.stderr):
         fix = "it may have been done all the same: squeue --me"
         raise Unsure(f"{command[0]}: {done.stderr.strip()}", fix)
     if "Job dependency problem" in done.stderr:

@@ -14,6 +14,19 @@ from typing import NamedTuple, Optional
 STEPD = r"(?:slurmstepd[^\s:]*:|\[[^\]\s]+\]) error:"
 
 _CANCELLED = r"\*\*\* JOB \S+ ON (?P<node>\S+) CANCELLED AT \S+"
+# What slurmctld, or sbatch before it asks, says of a job that it refuses.
+_REFUSAL = re.compile(
+    r"Invalid|Requested|Access|Job violates|Job dependency|Job script|Node count|More processors"
+    r"|Memory (required|specification)"
+    r"|Unable to allocate|User's group|No partition|Required|Batch script contains"
+    r"|Pathname|Burst Buffer|Unspecified error"
+    r"|Unable to open file|unrecognized option|Association|QOS",
+    re.IGNORECASE,
+)
+_UNANSWERED = re.compile(r"timed out|time-out|Unable to contact", re.IGNORECASE)
+_BROKEN = re.compile(
+    r"Batch job submission failed|connection|communication|zero bytes|broken pipe", re.IGNORECASE
+)
 _STATES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 
 
@@ -32,6 +45,33 @@ def estimate(answer: str) -> Optional[Estimate]:
     if not found:
         return None
     return Estimate(time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")), found[2])
+
+
+def is_refusal(errors: str) -> bool:
+    """Return whether sbatch says that Slurm refuses the job.
+
+    Any other end of sbatch, such as a broken connection, may come after Slurm accepted the job.
+    """
+    if re.search(r"^sbatch: fatal: ", errors, re.MULTILINE):
+        return True  # it ends so only before it asks slurmctld: two options contradict each other
+    by_slurmctld = re.findall(r"Batch job submission failed: (.*)", errors)
+    reasons = by_slurmctld[-1:] or re.findall(r"^sbatch: (?:error: )?(.*)", errors, re.MULTILINE)
+    return any(_REFUSAL.match(reason) for reason in reasons)
+
+
+def is_unanswered(errors: str) -> bool:
+    """Return whether a command says that Slurm did not answer."""
+    return bool(_UNANSWERED.search(errors))
+
+
+def is_broken(errors: str) -> bool:
+    """Return whether sbatch may have failed after Slurm accepted the job, by what it says."""
+    return is_unanswered(errors) or bool(_BROKEN.search(errors))
+
+
+def gives_no_nodes(errors: str) -> bool:
+    """Return whether srun says that Slurm, or a filter of the site's, gave it no nodes."""
+    return bool(re.search("Unable to allocate|cli_filter plugin", errors))
 
 
 def cancelled(reason: str = "") -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import tempfile
 from typing import IO
 
 from kit.base.errors import KitError, warn
-from kit.slurm import client, hostlist
+from kit.slurm import client, hostlist, sentences
 
 SHORT_JOB_MB = 500  # memory of the job of begin_on_nodes on each node
 
@@ -38,8 +37,8 @@ def on_nodes(
         ) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        is_refused = re.search("Unable to allocate|cli_filter plugin", done.stderr)
-        raise (Refused if is_refused else KitError)(f"srun on {nodes}: {reason}", fix)
+        error = Refused if sentences.gives_no_nodes(done.stderr) else KitError
+        raise error(f"srun on {nodes}: {reason}", fix)
     if done.stderr:
         warn(done.stderr.rstrip("\n"))
     return done.stdout

@@ -8,28 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kit.base.errors import KitError
-from kit.slurm import client, sbatch_variables
+from kit.slurm import client, sbatch_variables, sentences
 from kit.slurm.jobs import Job
 
 _TIMES = "standard"  # how Slurm writes them, whatever the user's shell says
 _SUBMITTED = re.compile(
     r"^(?:Submitted batch job )?([0-9]{1,18})(?:;([\w.-]+)| on cluster ([\w.-]+))?\s*$",
     re.MULTILINE | re.ASCII,
-)
-# What slurmctld, or sbatch before it asks, says of a job that it refuses. Any other end of sbatch,
-# such as a broken connection, may have happened after Slurm accepted the job.
-_REFUSAL = re.compile(
-    r"Invalid|Requested|Access|Job violates|Job dependency|Job script|Node count|More processors"
-    r"|Memory (required|specification)"
-    r"|Unable to allocate|User's group|No partition|Required|Batch script contains"
-    r"|Pathname|Burst Buffer|Unspecified error"
-    r"|Unable to open file|unrecognized option|Association|QOS",
-    re.IGNORECASE,
-)
-_BROKEN = re.compile(
-    r"timed out|time-out|Unable to contact|Batch job submission failed"
-    r"|connection|communication|zero bytes|broken pipe",
-    re.IGNORECASE,
 )
 
 
@@ -41,14 +26,14 @@ def submit(script: Path, options: Sequence[str]) -> Job:
     found = {
         Job(job_id, cluster or named) for job_id, cluster, named in _SUBMITTED.findall(done.stdout)
     }
-    is_refused = done.returncode == 1 and _is_refusal(done.stderr)
+    is_refused = done.returncode == 1 and sentences.is_refusal(done.stderr)
     if len(found) == 1 and not is_refused:
         return found.pop()
     if is_refused and not found:
         client.check(command, done, script)
     words = " ".join(f"{done.stdout[-500:]} {done.stderr[-500:]}".split())
     by_signal = done.returncode < 0 or done.returncode > 128
-    if by_signal or not done.returncode or found or _BROKEN.search(done.stderr):
+    if by_signal or not done.returncode or found or sentences.is_broken(done.stderr):
         code = done.returncode
         how = f"ended with code {code}" if code else "answered without a job id"
         raise client.Unsure(f"sbatch {how}: {words}" if words else f"sbatch {how}")
@@ -56,14 +41,6 @@ def submit(script: Path, options: Sequence[str]) -> Job:
         f"sbatch refuses: {words or f'exit code {done.returncode}'}",
         "ask the cluster's administrators what that means",
     )
-
-
-def _is_refusal(errors: str) -> bool:
-    if re.search(r"^sbatch: fatal: ", errors, re.MULTILINE):
-        return True  # it ends so only before it asks slurmctld: two options contradict each other
-    by_slurmctld = re.findall(r"Batch job submission failed: (.*)", errors)
-    reasons = by_slurmctld[-1:] or re.findall(r"^sbatch: (?:error: )?(.*)", errors, re.MULTILINE)
-    return any(_REFUSAL.match(reason) for reason in reasons)
 
 
 class Unknown(client.Unsure):
