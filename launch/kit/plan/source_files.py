@@ -23,7 +23,7 @@ from kit.plan import file_list, file_words, git_files, key_files, run_paths
 LARGE = 10 << 20  # bytes of one file
 MOST_BYTES = 200 << 20
 MOST_FILES = 20_000
-MOST_LINKS = 200  # to what has one ending, in one folder
+MOST_LINKS = 200  # to what has one ending, or files without any, in one folder
 OUTPUT = (".err", ".log", ".out", ".pyc", ".tmp")  # not looked for beside the code
 IGNORE = ".kitignore"
 _LINKED = "{} in the snapshot of the code, but linked there, and live"
@@ -49,8 +49,8 @@ class Sources(NamedTuple):
         ignored = git_files.ignored(self.root, self.names) if self.by_git else []
         wanted = [name for name in ignored if _may_be_looked_for(self.root, name)]
         names = [*self.left_out, *(name.rstrip("/") for name in wanted)]
-        kinds = [(os.path.dirname(name), os.path.splitext(name)[1]) for name in names]
-        # Links to each old result would fill a quota of files. Folders mostly have no ending.
+        kinds = [(os.path.dirname(name), _ending(self.root, name)) for name in names]
+        # Links to each old result would fill a quota of files.
         many = {kind: n for kind, n in Counter(kinds).items() if kind[1] and n > MOST_LINKS}
         notes = [
             f"no links in the snapshot of the code to {count:,} ignored files: "
@@ -199,6 +199,13 @@ def _may_be_looked_for(root: str, name: str) -> bool:
         if os.path.basename(name[:-1]).startswith(".") or is_environment:
             return False
     return _is_no_output(name.rstrip("/")) and not name.endswith(OUTPUT)
+
+
+def _ending(root: str, name: str) -> str:
+    """Return the ending of a file, or that it has none, in words; of most folders nothing."""
+    if ending := os.path.splitext(name)[1]:
+        return ending
+    return "" if os.path.isdir(os.path.join(root, name)) else " without an ending"
 
 
 def _by_walking(
