@@ -745,6 +745,80 @@ def test_the_cause_is_the_exception_of_vllms_other_process_to_which_its_last_one
     assert found.cause == cause and found.line.endswith(line) and f"\ncause: {line[:60]}" in str(found), str(found)
 
 
+TORCHRUN = (
+    "E0915 11:02:33.215000 812 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: {code}) local_rank: 1 (pid: 915) of binary: python\n"
+    'Traceback (most recent call last):\n  File "/venv/lib/python3.12/site-packages/torch/distributed/launcher/api.py", line 293, in launch_agent\n'
+    "    raise ChildFailedError(\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n" + "=" * 60 + "\ntrain.py FAILED\n" + "-" * 60 + "\n"
+    "Failures:\n  <NO_OTHER_FAILURES>\n" + "-" * 60 + "\nRoot Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n"
+    "  exitcode  : {code} (pid: 915)\n  error_file: <N/A>\n" + "=" * 60 + "\n"
+)
+ACCELERATE = (
+    'Traceback (most recent call last):\n  File "/venv/lib/python3.12/site-packages/accelerate/commands/launch.py", line 815, in simple_launcher\n'
+    "    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)\nsubprocess.CalledProcessError: Command '['python', 'train.py']' {end}.\n"
+)
+BY_CODE = ACCELERATE.format(end="returned non-zero exit status 1")
+OF_RANK_1 = marked("[rank1]: ", traceback("KeyError: 'labels'"))
+CLOSING = "W0915 11:02:33.1 812 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 914 closing signal SIGTERM\n"
+WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "line"),
+    [
+        (OF_RANK_1 + CLOSING + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
+        (OF_RANK_1 + CLOSING + marked("[rank0]: ", traceback(PEER)) + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
+        (marked("[rank0]: ", traceback(PEER)) + TORCHRUN.format(code=1), "peer-gone", PEER),
+        (traceback(TOO_LARGE) + BY_CODE, "gpu-out-of-memory", TOO_LARGE),
+        (GOT_OVER + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
+        (GOT_OVER + TORCHRUN.format(code=-11), "segfault", "  exitcode  : -11 (pid: 915)"),
+        (GOT_OVER + ACCELERATE.format(end="died with <Signals.SIGKILL: 9>"), "killed", "died with <Signals.SIGKILL: 9>."),
+        (WATCHDOG + "terminate called after throwing an instance of 'c10::DistBackendError'\n" + TORCHRUN.format(code=-6), "nccl-timeout", WATCHDOG[:-1]),
+        (TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
+        (traceback("subprocess.CalledProcessError: Command '['python', 'eval.py']' returned non-zero exit status 1."), "exception", "exit status 1."),
+    ],
+    ids=[
+        "torchrun",
+        "a rank that missed it",
+        "only ranks of other nodes",
+        "accelerate",
+        "SIGKILL",
+        "SIGSEGV",
+        "accelerate, SIGKILL",
+        "a watchdog",
+        "an exit code",
+        "no launcher",
+    ],
+)
+def test_the_cause_is_how_a_process_ended_that_a_launcher_in_the_program_reports(text: str, cause: str, line: str, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == cause and found.line.endswith(line), str(found)
+
+
+def test_a_process_that_deepspeed_has_lost_is_the_cause_of_an_exit_code_that_says_nothing(tmp_path: Path) -> None:
+    text = "step 3\n[2026-09-15 11:02:33,215] [ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py'] exits with return code = -9\n"
+    assert report.why(str(run_directory(tmp_path / "run", {0: (text, "247 node1 0\n")}))).cause == "killed"
+
+
+def test_a_process_of_vllm_may_be_one_of_ray(tmp_path: Path) -> None:
+    text = marked("\x1b[36m(Server pid=31, ip=10.0.0.2)\x1b[0m ", of_engine(NO_BLOCKS)) + in_vllm(NO_ENGINE, "engine/utils.py")
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == "gpu-out-of-memory" and NO_BLOCKS[:60] in found.line, str(found)
+
+
+def test_the_cause_is_the_exception_that_datasets_has_caught(tmp_path: Path) -> None:
+    direct = "\nThe above exception was the direct cause of the following exception:\n\n"
+    text = traceback("pyarrow.lib.ArrowInvalid: no rows in a.json") + direct
+    text += traceback("datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset")
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.line == "pyarrow.lib.ArrowInvalid: no rows in a.json", str(found)
+
+
+def test_an_exception_whose_first_line_ends_with_a_colon_is_named_with_the_next_one(tmp_path: Path) -> None:
+    text = traceback("torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nTypeError: 'int' object is not iterable")
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.title.startswith("torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised: TypeError: 'int' object"), found.title
+
+
 def test_a_traceback_that_vllm_logged_is_not_the_cause_of_an_exit_code_later(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", {0: (WORKER, "1 node1 0\n")})
     os.utime(run / "log/7/rank0.out", (10**9 - 60, 10**9 - 60))

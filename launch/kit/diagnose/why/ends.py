@@ -21,9 +21,15 @@ OTHERS_GONE = re.compile(
     "|Timed out waiting [0-9]+ms|Timed out after [0-9]+ seconds waiting|wait timeout after"
     "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
 )
-# vLLM says this of the exception of another process of its own, whose traceback stands above.
-_POINTS_ABOVE = re.compile("See root cause above|stack trace (above )?for (the )?root cause")
+# vLLM says this of the exception of another process of its own, whose traceback stands above, and
+# Hugging Face's datasets of the one that it has caught.
+_POINTS_ABOVE = re.compile(
+    "See root cause above|stack trace (above )?for (the )?root cause"
+    "|An error occurred while generating the dataset"
+)
 _VLLM = re.compile(r"(^|/)vllm/")
+_ACCELERATE = re.compile(r"(^|/)accelerate/commands/")
+_BY_SIGNAL = re.compile(r"\(exitcode: -|died with <Signals")
 MESSAGE = 8  # lines to read of an exception's message after its first
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
 _FRAME = re.compile(r'\s*File "(.*)", line (\d+)(?:, in (.*))?$')
@@ -79,7 +85,14 @@ class Raised:
     @property
     def points_above(self) -> bool:
         """Return True if it only says that the traceback before it shows the reason."""
-        return bool(_POINTS_ABOVE.search(self.text))
+        return self.is_of_launcher or bool(_POINTS_ABOVE.search(self.text))
+
+    @property
+    def is_of_launcher(self) -> bool:
+        """Return True if what the program starts its processes by says that one has failed."""
+        if self.type == "subprocess.CalledProcessError":
+            return any(_ACCELERATE.search(frame.file) for frame in self.frames)
+        return self.type.endswith("ChildFailedError")  # of torchrun
 
     @property
     def is_of_vllm(self) -> bool:
@@ -107,8 +120,6 @@ class End:
     chain: tuple[Raised, ...] = ()
     is_last: bool = False  # nothing of weight follows the traceback
     is_logged: bool = False  # the program may have logged it and gone on
-    # (first line, line of the exception) of all tracebacks
-    blocks: tuple[tuple[int, int], ...] = ()
 
     def is_cause(self, code: Optional[int], pause_s: float = 0) -> bool:
         """Return True if the exception ended the program, which then leaves with code 1.
@@ -122,7 +133,7 @@ class End:
 def read(lines: list[str]) -> End:
     """Return the last traceback of a log with those that it is chained to, or points to."""
     chain: list[Raised] = []
-    blocks: list[tuple[int, int]] = []
+    own: list[Raised] = []  # the last one that no other rank caused
     is_logged = False
     after = 0  # lines of weight since the last exception
     before = ""  # the last line that is not empty
@@ -136,23 +147,30 @@ def read(lines: list[str]) -> End:
             index += 1
             continue
         raised = _read_block(lines, index)
-        blocks.append((index, raised.index))
         # Clean-up after a failure misses the others; its exception may be printed by itself.
         is_silent_since = bool(chain) and before == chain[-1].text and not (after or is_logged)
         is_of_cleanup = is_silent_since and raised.misses_others
         if chain and (before.startswith(CHAINED) or is_of_cleanup):
             chain.append(raised)
             after = 0
+        elif (
+            chain
+            and raised.is_of_launcher
+            and not _BY_SIGNAL.search(lines[index - 1] + raised.text)
+        ):
+            chain = [*(own or chain), raised]  # in one log with its processes
+            after, is_logged = 0, False
         elif chain and raised.points_above and chain[-1].is_of_vllm:
             chain.append(raised)
             after, is_logged = 0, _is_logged(before, line)
         elif not before.startswith("Exception ignored"):
             chain, after, is_logged = [raised], 0, _is_logged(before, line)
+        own = own if not chain or is_logged or chain[0].misses_others else chain
         before = lines[raised.index]
         index = max(index, raised.index + raised.text.count("\n")) + 1
     if not chain and (alone := _read_alone(lines)):
         return End((alone,), True)
-    return End(tuple(chain), bool(chain) and not after, is_logged, tuple(blocks))
+    return End(tuple(chain), bool(chain) and not after, is_logged)
 
 
 def _is_logged(before: str, title: str) -> bool:

@@ -20,11 +20,12 @@ COUNTED = 1 << 28  # bytes of a log in which lines are counted
 # In a node's log: the rank's log has the line, too.
 _OF_RANK = re.compile(r"^\[(?:rank|node)\d+\] ")
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
-# Before each line of a process of vLLM: its name, then, in what it logs, the level, the time and
-# the place. The title of a traceback keeps the latter, since a logged one may not be the end.
-_BY_VLLM = re.compile(
-    r"^(?:(?:\x1b\[[\d;]*m)?\((?:EngineCore|APIServer|Worker_|VllmWorker )[\w =]*\)"
-    r"(?:\x1b\[[\d;]*m)? )?"
+# Before each line of a process of Ray or vLLM: its name, then, in what vLLM logs, the level, the
+# time and the place. The title of a traceback keeps the latter, since a logged one may not be the
+# end. A process of vLLM may be one of Ray's, too.
+_BY_PROCESS = re.compile(
+    r"^(?:(?:\x1b\[[\d;]*m)?\([A-Za-z_][\w.:]*(?: rank=\d+)? pid=\d+(?:, ip=[\d.:a-f]+)?\)"
+    r"(?:\x1b\[[\d;]*m)? )*"
     r"(?:ERROR \d\d-\d\d [\d:]+ \[[\w/.]+:\d+\](?! Traceback ) ?)?"
 )
 _CPP_FRAME = re.compile(log_files.CPP_FRAME)
@@ -91,7 +92,7 @@ def _clean(lines: list[str], kind: str) -> list[str]:
         return ["" if _OF_RANK.match(line) else line for line in lines]
     if kind == BATCH:  # quotes the end of a log that is read itself
         return ["" if line.startswith("  | ") else line for line in lines]
-    lines = [_BY_VLLM.sub("", _BY_TORCH.sub("", line)) for line in lines]
+    lines = [_BY_PROCESS.sub("", _BY_TORCH.sub("", line)) for line in lines]
     return ["" if _CPP_FRAME.match(line) or _BY_NCCL.search(line) else line for line in lines]
 
 

@@ -101,6 +101,8 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
         cause = CAUSE_NAMED["left-early" if first.how == "left" else "rank-missing"]
         return [Finding(cause, note or evidence.batch, 0, {})], words
     if end.is_cause(first.code, evidence.pause_s(first)):
+        if end.chain[0].is_of_launcher and (ended := _ends_of_processes(words)):
+            return ended, [finding for finding in words if finding not in ended]
         return [_explain(log, end)], words
     last_lines = [i for i, line in enumerate(log.text.split("\n")) if line.strip()][-LAST_WORDS:]
     final = [
@@ -115,6 +117,12 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
         groups = {"exception": describe(end.chain[-1], evidence)}
         return [Finding(LOGGED, log, end.chain[-1].index, groups)], rest
     return [Finding(EXIT, note or log, 0, {})], rest
+
+
+def _ends_of_processes(words: list[Finding]) -> list[Finding]:
+    """Return what explains that a launcher in the program lost a process without a traceback."""
+    aborted = any(finding.cause is CAUSE_NAMED["aborted"] for finding in words)
+    return [each for each in words if aborted or each.cause.codes or each.cause.is_final]
 
 
 def _read_events(evidence: Evidence) -> list[Finding]:
@@ -211,7 +219,7 @@ def _with_reason(finding: Finding) -> Finding:
 
 def _search_outside(log: Log, end: End) -> list[Finding]:
     """Return the known causes in a rank's log outside of the exception that ended it."""
-    blocks = end.blocks[-len(end.chain) :] if end.chain else ()
+    blocks = ((raised.begin, raised.index) for raised in end.chain if raised.begin < raised.index)
     inside = {index for begin, last in blocks for index in range(begin, last + 1)}
     return [finding for finding in _search(log) if finding.index not in inside]
 
@@ -239,7 +247,9 @@ def _find(cause: Cause, log: Log) -> Optional[Finding]:
 
 def describe(raised: Raised, evidence: Evidence) -> str:
     """Return an exception and its place: ValueError: the message, at train.py:41."""
-    line = raised.text.partition("\n")[0].strip()
+    line, _, rest = raised.text.partition("\n")
+    what = re.match(r"\s*\w.*", rest) if line.rstrip().endswith(":") else None
+    line = f"{line.strip()} {what[0].strip()}" if what else line.strip()
     line = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
     return f"{line}{place_of(raised, evidence)}"
 
