@@ -130,6 +130,26 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nncclRemoteError: A call failed.\nLast error:\nNET/IB: Got completion from peer 10.0.0.2<4791> with status=12 opcode=0 len=0 vendor err 129", "link-lost"),
     ("[rank0]:[F1126 ProcessGroupNCCL.cpp:1505] [PG ID 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.", "nccl-timeout"),
     ("RuntimeError: CUDA error: out of memory", "gpu-out-of-memory"),
+    ("torch.AcceleratorError: HIP error: unspecified launch failure\nSearch for `hipErrorLaunchFailure' in the documentation", "illegal-gpu-access"),
+    ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n\tclass_name: Trainer\n\tpid: 71", "ray-worker-died"),
+    ("ray.exceptions.ActorDiedError: The actor died because its node has died. Node Id: 3f", "ray-worker-died"),
+    ("ActorError: The actor died unexpectedly in scene 3", "exception"),
+    ("AssertionError: Error in memory profiling. Initial free memory 20.5 GiB, current free memory 21.5 GiB. This happens when", "gpu-in-use"),
+    ("NotImplementedError: Operator aten.roll.default does not have a sharding strategy registered.", "no-sharding-strategy"),
+    ("ValueError: You can't train a model that has been loaded with `device_map='auto'` in any distributed mode. Please rerun", "device-mismatch"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error, NCCL version 2.29.3\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to bind NVLink SHARP (NVLS) Multicast memory of size 4194304 : CUDA error 2 'out of memory'.\nThis is usually caused by a system or configuration error", "nvls-failed"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error, NCCL version 2.27.5\nncclSystemError: System call failed.\nLast error:\nCall to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_1:1, curr state INIT, next state RTR", "nics-unreachable"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error, NCCL version 2.27.5\nncclSystemError: System call failed.\nLast error:\nCall to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_1:1", "nccl-error"),
+    ("RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "nccl-error"),
+    ("RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)", "nccl-error"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/7/.metadata'", "checkpoint-incomplete"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/data/.metadata.json'", "file-missing"),
+    ("AssertionError: metadata is None; global metadata read failed: no such file", "checkpoint-incomplete"),
+    ("  File \"/venv/torch/distributed/checkpoint/state_dict_loader.py\", line 250, in local_step\n    assert metadata is not None\n           ^^^^^^^^^^^^^^^^^^^^\nAssertionError", "checkpoint-incomplete"),
+    ("RuntimeError: Could not load libtorchcodec. Likely causes:\n          1. FFmpeg is not properly installed", "torchcodec-not-loaded"),
+    ("RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.", "worker-died"),
+    ("OSError: AF_UNIX path length cannot exceed 107 bytes: '/scratch/a/ray/sockets/plasma_store'", "socket-path-too-long"),
+    ("OSError: AF_UNIX path too long", "socket-path-too-long"),
     ("[rank0]:[E1218 20:27:21.426 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, Timeout(ms)=600000) ran for 600081 milliseconds before timing out.", "nccl-timeout"),
     ("torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:2251, unhandled system error, NCCL version 2.21.5\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.", "nccl-error"),
     ("node1:12:34 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-a1B2 to 9637892 bytes\nncclSystemError: System call failed.\nError while attaching to shared memory segment /dev/shm/nccl: No space left on device", "small-shm"),
@@ -477,7 +497,7 @@ def test_the_place_of_an_exception_in_compiled_python_is_the_line_that_called_it
 
 def test_the_line_that_shows_an_error_of_nccl_is_its_last_error(tmp_path: Path) -> None:
     said = "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\nncclSystemError: System call failed.\nLast error:\n"
-    last = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1"
+    last = "Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1"
     found = report.why(str(run_directory(tmp_path / "run", {0: (traceback(f"{said}{last}"), "1 node1 0\n")})))
     assert found.cause == "nccl-error" and f"  | {last}\n" in str(found)
 
@@ -805,12 +825,32 @@ def test_a_process_of_vllm_may_be_one_of_ray(tmp_path: Path) -> None:
     assert found.cause == "gpu-out-of-memory" and NO_BLOCKS[:60] in found.line, str(found)
 
 
-def test_the_cause_is_the_exception_that_datasets_has_caught(tmp_path: Path) -> None:
+def test_the_cause_is_the_exception_that_datasets_or_torchcodec_has_caught(tmp_path: Path) -> None:
     direct = "\nThe above exception was the direct cause of the following exception:\n\n"
     text = traceback("pyarrow.lib.ArrowInvalid: no rows in a.json") + direct
     text += traceback("datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset")
-    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    found = report.why(str(run_directory(tmp_path / "a", {0: (text, "1 node1 0\n")})))
     assert found.line == "pyarrow.lib.ArrowInvalid: no rows in a.json", str(found)
+    tried = [
+        f"FFmpeg version {version}:\n" + traceback(f"OSError: libavutil.so.{version + 52}: cannot open shared object file: No such file or directory")
+        + direct + traceback(f"OSError: Could not load this library: /venv/torchcodec/libtorchcodec_core{version}.so")
+        for version in (8, 7)
+    ]  # fmt: skip
+    text = traceback("RuntimeError: Could not load libtorchcodec. Likely causes:\n  1. FFmpeg is not there\n\n" + "\n".join(tried))
+    found = report.why(str(run_directory(tmp_path / "b", {0: (text, "1 node1 0\n")})))
+    assert found.cause == "torchcodec-not-loaded", str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("Memory access fault by GPU node-4 (Agent handle: 0x1a) on address 0x7f00. Reason: Page not present or supervisor privilege.\n", "illegal-gpu-access"),
+        ("'sm_103' is not a recognized processor for this target (ignoring processor)\nLLVM ERROR: Cannot select: intrinsic\n", "gpu-not-supported"),
+    ],
+    ids=["ROCm", "LLVM"],
+)
+def test_the_cause_of_an_abort_is_what_compiled_code_said_of_the_gpu(text: str, cause: str, tmp_path: Path) -> None:
+    assert report.why(str(run_directory(tmp_path / "run", {0: (text, "134 node1 0\n")}))).cause == cause
 
 
 def test_an_exception_whose_first_line_ends_with_a_colon_is_named_with_the_next_one(tmp_path: Path) -> None:
