@@ -604,6 +604,7 @@ def test_of_two_messages_in_one_log_that_weigh_the_same_the_later_one_is_the_cau
     ("said", "cause", "shown"),
     [
         (["nvidia-container-cli: initialization error: nvml error: driver not loaded", "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1"], "no-driver", 0),
+        (["nvidia-container-cli: mount error: mount operation failed: permission denied", "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1"], "gpu-hook-failed", 0),
         (["[INFO] Querying registry for permission grant", "[ERROR] URL https://registry.example.org/v2/a/manifests/1 returned error code: 401 Unauthorized"], "image-refused", 1),
         (["[INFO] Fetching image manifest list", "[ERROR] URL https://registry-1.docker.io/v2/a/manifests/1 returned error code: 429 Too Many Requests"], "image-refused", 1),
         (["[ERROR] URL https://registry.example.org/v2/a/manifests/1 returned error code: 404 Not Found"], "image-missing", 0),
