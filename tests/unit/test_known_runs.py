@@ -73,6 +73,9 @@ def noted() -> dict[str, str]:
         "kill -9 $$",
         "echo 'sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received' >&2; exit 1",
         "echo 'sbatch: error: Batch job submission failed: Connection reset by peer' >&2; exit 1",
+        "echo 'sbatch: error: Batch job submission failed: Message receive failure' >&2; exit 1",
+        "echo 'sbatch: error: Batch job submission failed: Protocol authentication error' >&2; exit 1",
+        "echo 'sbatch: error: Batch job submission failed: Resource temporarily unavailable' >&2; exit 1",
         "echo 'sbatch: error: no idea what went wrong' >&2; exit 1",
         'echo "${id}"; exit 1',
         'echo "Submitted batch job ${id}"; echo "sbatch: error: spank: epilog" >&2; exit 1',
@@ -91,7 +94,16 @@ def test_a_job_that_slurm_took_is_submitted_whatever_sbatch_ended_with(end: str,
     assert call("status", "run")[1].splitlines()[1].startswith("1001  train  PENDING")
 
 
-@pytest.mark.parametrize("reason", ["Batch job submission failed: Invalid account or account/partition combination specified", "Invalid --time specification"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Time limit specification required, but not provided",
+        "Batch job submission failed: Multiple partition job request not supported when a partition is set in the association",
+        "Batch job submission failed: words of a later version",
+        "Invalid --time specification",
+    ],
+)
 def test_only_a_known_refusal_is_one_at_once(reason: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     fake.script("sbatch", f"echo 'sbatch: error: {reason}' >&2; exit 1")
     code, _, errors = call("submit", "train.py", "--output", "run")

@@ -58,9 +58,11 @@ SBATCH = {
     "killed before": (False, -9, "", ""),
     "cut after": (True, 1, "", "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received\n"),
     "cut before": (False, 1, "", "sbatch: error: Batch job submission failed: Connection reset by peer\n"),
+    "cut by the system": (True, 1, "", "sbatch: error: Batch job submission failed: Interrupted system call\n"),
     "slow after": (True, None, "", ""),
     "slow before": (False, None, "", ""),
     "refused": (False, 1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n"),
+    "refused in other words": (False, 1, "", "sbatch: error: Batch job submission failed: Time limit specification required, but not provided\n"),
     "refused by a wrapper": (False, 1, "", "ask your project for hours\n"),
 }
 ANSWERS = ("dead", "killed", "slow", "empty", "banner", "cut", "garbled", "twice", "others")

@@ -5,6 +5,8 @@ tests/unit/recorded/sentences.yaml has them as each version prints them.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import time
 from typing import NamedTuple, Optional
@@ -14,7 +16,8 @@ from typing import NamedTuple, Optional
 STEPD = r"(?:slurmstepd[^\s:]*:|\[[^\]\s]+\]) error:"
 
 _CANCELLED = r"\*\*\* JOB \S+ ON (?P<node>\S+) CANCELLED AT \S+"
-# What slurmctld, or sbatch before it asks, says of a job that it refuses.
+_BY_SLURMCTLD = re.compile(r"Batch job submission failed: (.*)")
+# What sbatch says of a job that it refuses before it asks slurmctld.
 _REFUSAL = re.compile(
     r"Invalid|Requested|Access|Job violates|Job dependency|Job script|Node count|More processors"
     r"|Memory (required|specification)"
@@ -25,7 +28,13 @@ _REFUSAL = re.compile(
 )
 _UNANSWERED = re.compile(r"timed out|time-out|Unable to contact", re.IGNORECASE)
 _BROKEN = re.compile(
-    r"Batch job submission failed|connection|communication|zero bytes|broken pipe", re.IGNORECASE
+    rf"{_UNANSWERED.pattern}|connection|communication|zero bytes|broken pipe", re.IGNORECASE
+)
+# The rest of what Slurm calls a broken connection: src/common/slurm_errno.c. In another sentence
+# these words may mean something else.
+_CUT_OFF = re.compile(
+    "message|protocol|socket|descriptor|incompatible|would block|header lengths|no error|success",
+    re.IGNORECASE,
 )
 _STATES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
 
@@ -54,8 +63,11 @@ def is_refusal(errors: str) -> bool:
     """
     if re.search(r"^sbatch: fatal: ", errors, re.MULTILINE):
         return True  # it ends so only before it asks slurmctld: two options contradict each other
-    by_slurmctld = re.findall(r"Batch job submission failed: (.*)", errors)
-    reasons = by_slurmctld[-1:] or re.findall(r"^sbatch: (?:error: )?(.*)", errors, re.MULTILINE)
+    if by_slurmctld := _BY_SLURMCTLD.findall(errors):
+        said = by_slurmctld[-1].strip()
+        by_system = said in map(os.strerror, errno.errorcode)
+        return not (by_system or _BROKEN.search(said) or _CUT_OFF.search(said))
+    reasons = re.findall(r"^sbatch: (?:error: )?(.*)", errors, re.MULTILINE)
     return any(_REFUSAL.match(reason) for reason in reasons)
 
 
@@ -66,7 +78,7 @@ def is_unanswered(errors: str) -> bool:
 
 def is_broken(errors: str) -> bool:
     """Return whether sbatch may have failed after Slurm accepted the job, by what it says."""
-    return is_unanswered(errors) or bool(_BROKEN.search(errors))
+    return bool(_BROKEN.search(errors) or _BY_SLURMCTLD.search(errors))
 
 
 def gives_no_nodes(errors: str) -> bool:
