@@ -64,6 +64,13 @@ def test_the_scripts_of_a_job_that_may_have_been_accepted_are_kept(message: str,
     assert (tmp_path / "run/run_script.sh").exists()
 
 
+def test_what_a_site_says_of_a_job_that_it_takes_is_shown(stub, kit) -> None:
+    said = "sbatch: your job goes to the partition short"
+    stub("sbatch", f"echo '{said}' >&2; echo 77")
+    done = kit("submit", "train.py")
+    assert said in done.stderr.splitlines() and done.stdout.startswith("kit: submitted job 77\n")
+
+
 def test_the_scripts_of_a_refused_job_are_not_kept(stub, kit, tmp_path: Path) -> None:
     stub("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
     done = kit("submit", "train.py", "--output", "run", check=False)
