@@ -433,6 +433,34 @@ def test_a_job_of_another_cluster_is_asked_for_and_cancelled_there(fake: Scripte
     assert fake.calls("scancel") == ["scancel --clusters=gpu2 1001"]
 
 
+# A federation: the job has started on another cluster than that of its submission.
+ELSEWHERE = """\
+if [[ "${SQUEUE_SIBLING:-}" == 1 ]]; then list; else list | sed 's/|RUNNING|/|REVOKED|/'; fi
+"""
+NOT_HERE = """\
+if [[ "${args}" == *"show job"* && "${SCONTROL_FEDERATION:-}" != 1 ]]; then
+  echo 'slurm_load_jobs error: Invalid job id specified' >&2
+  exit 1
+fi
+"""
+
+
+def test_a_job_of_a_federation_is_found_where_it_has_started(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", "echo $((1 << 26)) >next; take; echo ${id}")
+    assert call("submit", "train.py", "--output", "run")[0] == 0
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("PENDING", "RUNNING"))
+    fake.script("squeue", ELSEWHERE)
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.write_text(scontrol.read_text().replace("sourced scontrol\n", NOT_HERE))
+    assert call("status", "run")[1].splitlines()[1].startswith("67108864  train  RUNNING")
+    found = slurm.state("67108864")
+    assert found and found.name == "RUNNING"
+    (tmp_path / "bin/sacct").write_text('#!/bin/bash\n[[ "${SACCT_FEDERATION:-}" != 1 ]] || echo "67108864|FAILED|/x"\n')
+    (tmp_path / "bin/sacct").chmod(0o755)
+    assert slurm.accounted(["67108864"]) == {"67108864": {"/x": "FAILED"}}
+    assert call("cancel", "run") == (0, "kit: train (67108864) is being cancelled\n", "")
+
+
 # The cluster gpu2 was removed, or is in maintenance.
 NO_GPU2 = """\
 if [[ "${args}" == *--clusters=gpu2* ]]; then

@@ -27,6 +27,9 @@ _IDS = re.compile(rf"{ID.pattern}|[0-9]{{1,18}}_\[[0-9,:%-]*\]?")
 # JobID|State|WorkDir of sacct, where the state may be "CANCELLED by 1000".
 _ACCOUNTED = re.compile(r"^([^|\n]+)\| *([^|\s]+)[^|\n]*\|(.*)$", re.MULTILINE)
 _SECONDS = "%s"  # since 1970
+# The jobs of a federation have larger numbers than others. One that has started on another cluster
+# is REVOKED here, or not shown, unless all clusters are asked.
+_FEDERATED = 1 << 26
 # Between the clocks of this machine and slurmctld's: with more, munge lets nobody in.
 SKEW_S = 300.0
 NAME_S = 10.0  # for Slurm to tell the cluster's name
@@ -141,7 +144,8 @@ def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> O
 
     A job of that number in a folder for which `is_its` is false is another one.
     """
-    done = client.run(client.of_cluster("scontrol", "show", "job", "--oneliner", job_id))
+    command = client.of_cluster("scontrol", "show", "job", "--oneliner", job_id)
+    done = client.run(command, variables=_everywhere("SCONTROL_FEDERATION", job_id))
     if done.returncode != 0 and "Invalid job id" in done.stderr:
         return None
     facts: dict[str, str] = {}
@@ -162,6 +166,12 @@ def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> O
         numbers[0] or (128 + numbers[1] if numbers[1] else 0),
         facts.get("NodeList", ""),
     )
+
+
+def _everywhere(variable: str, *job_ids: str) -> dict[str, str]:
+    """Return the variable by which a command asks all clusters of the jobs' federation."""
+    are_of_one = any(int(job_id.partition("_")[0]) >= _FEDERATED for job_id in job_ids)
+    return {variable: "1"} if are_of_one else {}
 
 
 def _works_in(answer: str, is_its: Callable[[str], bool]) -> bool:
@@ -187,12 +197,15 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
         "squeue", "--all", of, "--noheader", "--states=all", "--format=%i|%T|%S|%M|%l|%N|%r|%Z"
     )
     # An array's waiting tasks are one line, which Slurm would cut off.
-    for line in client.ask(command, SLURM_BITSTR_LEN="0").splitlines():
+    answer = client.ask(command, SLURM_BITSTR_LEN="0")
+    if "|REVOKED|" in answer:
+        answer = client.ask(command, SLURM_BITSTR_LEN="0", SQUEUE_SIBLING="1")
+    for line in answer.splitlines():
         job_id, *rest = line.split("|", 7)
         if len(rest) != 7 or not _IDS.fullmatch(job_id) or not re.fullmatch("[A-Z_]+", rest[0]):
             continue
         job = Queued(*rest)
-        if job.state == "REVOKED":  # another cluster of the federation has it
+        if job.state == "REVOKED":  # another line has it, of the cluster where it is
             continue
         for item in task_numbers.ids(job_id):
             found.setdefault(item, []).append(job)
@@ -207,7 +220,8 @@ def accounted(job_ids: list[str]) -> Optional[dict[str, dict[str, str]]]:
     if not shutil.which("sacct"):
         return {}
     options = "--allocations --noheader --parsable2 --format=JobID,State,WorkDir".split()
-    done = client.run(client.of_cluster("sacct", *options, f"--jobs={','.join(job_ids)}"))
+    command = client.of_cluster("sacct", *options, f"--jobs={','.join(job_ids)}")
+    done = client.run(command, variables=_everywhere("SACCT_FEDERATION", *job_ids))
     if done.returncode:
         return {} if "is disabled" in done.stderr else None
     found: dict[str, dict[str, str]] = {}
