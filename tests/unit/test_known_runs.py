@@ -805,6 +805,17 @@ def test_the_accounts_are_believed_of_the_runs_own_folder_alone(fake: ScriptedSl
     assert " CANCELLED " in call("status", "run")[1]
 
 
+def test_accounts_that_have_missed_the_end_of_a_job_do_not_say_that_it_runs(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "run")
+    (tmp_path / "slurm/jobs").write_text("")
+    (tmp_path / "bin/sacct").write_text(f"#!/bin/bash\necho '1001|RUNNING|{tmp_path}/run'\n")
+    (tmp_path / "bin/sacct").chmod(0o755)
+    assert " LOST " in call("status", "run")[1]
+    fake.script("squeue", "echo")  # a site's own, which knows the jobs of a minute ago
+    fake.put("1001", "RUNNING", f"{tmp_path}/run")
+    assert " RUNNING " in call("status", "run")[1]
+
+
 def test_of_two_jobs_with_one_number_the_runs_own_is_believed(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "run")
     fake.put("1001", "COMPLETED", "/home/ada/other")

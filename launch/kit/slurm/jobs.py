@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -215,7 +216,8 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
 def accounted(job_ids: list[str]) -> Optional[dict[str, dict[str, str]]]:
     """Return {job id: {folder: state}} by the site's accounts: empty if it keeps none.
 
-    Return None if they cannot be read now.
+    Return None if they cannot be read now. Where they have missed an end, for slurmdbd was away,
+    they say for ever that the job runs: of such a job they say nothing here.
     """
     if not shutil.which("sacct"):
         return {}
@@ -225,11 +227,23 @@ def accounted(job_ids: list[str]) -> Optional[dict[str, dict[str, str]]]:
     if done.returncode:
         return {} if "is disabled" in done.stderr else None
     found: dict[str, dict[str, str]] = {}
-    for job_id, state, folder in _ACCOUNTED.findall(done.stdout):
-        if _IDS.fullmatch(job_id) and job_id.partition("_")[0] in job_ids:
+    forgotten: dict[str, bool] = {}
+    for job_id, name, folder in _ACCOUNTED.findall(done.stdout):
+        number = job_id.partition("_")[0]
+        if not _IDS.fullmatch(job_id) or number not in job_ids:
+            continue
+        if is_active(name) and number not in forgotten:
+            forgotten[number] = _is_forgotten(number)
+        if not (is_active(name) and forgotten[number]):
             for item in task_numbers.ids(job_id):
-                found.setdefault(item, {})[folder] = state
+                found.setdefault(item, {})[folder] = name
     return found
+
+
+def _is_forgotten(job_id: str) -> bool:
+    with contextlib.suppress(KitError):
+        return state(job_id) is None
+    return False
 
 
 def cluster_name() -> str:
