@@ -461,6 +461,15 @@ def test_a_job_of_a_federation_is_found_where_it_has_started(fake: ScriptedSlurm
     assert call("cancel", "run") == (0, "kit: train (67108864) is being cancelled\n", "")
 
 
+def test_a_task_that_slurm_has_forgotten_before_its_array_is_forgotten(fake: ScriptedSlurm) -> None:
+    for stream in ("", " >&2"):  # of Slurm until 26.05, and since then
+        fake.script("scontrol", f"echo 'Job 5_1 not found'{stream}; exit 1")
+        assert slurm.state("5_1") is None
+    fake.script("scontrol", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(KitError, match="Slurm does not answer"):
+        slurm.state("5_1")
+
+
 # The cluster gpu2 was removed, or is in maintenance.
 NO_GPU2 = """\
 if [[ "${args}" == *--clusters=gpu2* ]]; then

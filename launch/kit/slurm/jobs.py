@@ -147,7 +147,9 @@ def state(job_id: str, is_its: Callable[[str], bool] = lambda folder: True) -> O
     """
     command = client.of_cluster("scontrol", "show", "job", "--oneliner", job_id)
     done = client.run(command, variables=_everywhere("SCONTROL_FEDERATION", job_id))
-    if done.returncode != 0 and "Invalid job id" in done.stderr:
+    # It forgets the tasks of an array one by one.
+    unknown = r"Invalid job id|^Job [0-9]+_[0-9]+ not found"
+    if done.returncode != 0 and re.search(unknown, f"{done.stdout}\n{done.stderr}", re.MULTILINE):
         return None
     facts: dict[str, str] = {}
     for name, value in re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", done.stdout):
