@@ -532,8 +532,8 @@ SCONTROL = """\
 case "$*" in
   ping) echo 'Slurmctld(primary) at ctl is UP' ;;
   'show config') echo 'ProctrackType = proctrack/cgroup' ;;
-  'show node --oneliner') echo 'NodeName=node1 Arch=x86_64 NodeAddr=node1 State=IDLE Partitions=cpu ' ; echo 'NodeName=node2 NodeAddr=node2 State=DOWN* Gres=gpu:a100:8(S:0-1) Partitions=cpu Reason=its fan is broken [root@2026-01-01T00:00:00] Comment=was State=IDLE until May' ;;
-  'show partition --oneliner') echo 'PartitionName=cpu Default=YES' ;;
+  '--all show node --oneliner') echo 'NodeName=node1 Arch=x86_64 NodeAddr=node1 State=IDLE Partitions=cpu ' ; echo 'NodeName=node2 NodeAddr=node2 State=DOWN* Gres=gpu:a100:8(S:0-1) Partitions=cpu Reason=its fan is broken [root@2026-01-01T00:00:00] Comment=was State=IDLE until May' ;;
+  '--all show partition --oneliner') echo 'PartitionName=cpu Default=YES' ;;
   --all*--me*--name=kit-doctor-*) echo 'PENDING QOSMaxJobsPerUserLimit' ;;
 esac
 """
@@ -640,8 +640,8 @@ exit 1
 def mixed(without_slurm: Path) -> Path:
     """A PATH on which Slurm has a partition of unlike nodes, and reservations."""
     slurm(without_slurm, SRUN_THAT_REFUSES)
-    told = {"node": MIXED_PARTITION, "reservation": RESERVATIONS}
-    answers = "".join(f"  'show {what} --oneliner') cat <<'END'\n{text}END\n    ;;\n" for what, text in told.items())
+    told = {"--all show node": MIXED_PARTITION, "show reservation": RESERVATIONS}
+    answers = "".join(f"  '{what} --oneliner') cat <<'END'\n{text}END\n    ;;\n" for what, text in told.items())
     names = "  'show hostnames '*) echo node2 ;;\n"
     (without_slurm / "scontrol").write_text(SCONTROL.replace('"$*" in\n', f'"$*" in\n{answers}{names}'))
     return without_slurm

@@ -31,7 +31,7 @@ cd '{site}' || exit 1
 case "${{0##*/}} $*" in
   "scontrol show config") file=config ;;
   "scontrol --all --oneliner show partition") file=partitions ;;
-  "scontrol --oneliner show node "*) file=show-node ;;
+  "scontrol --all --oneliner show node "*) file=show-node ;;
   "scontrol show hostnames "*) echo "${{3}}" && exit ;;
   "sinfo --noheader --Node "*) file=nodes ;;
   "sinfo "*) file=kinds ;;

@@ -32,7 +32,7 @@ def job_partitions(named: str) -> tuple[str, Optional[int]]:
 
     Return also how many nodes a job may have in each of them; None without a limit.
     """
-    answer = client.ask(["scontrol", "show", "partition", "--oneliner"])
+    answer = client.ask(["scontrol", "--all", "show", "partition", "--oneliner"])
     default = re.search(r"^PartitionName=(\S+) (?:.* )?Default=YES", answer, re.MULTILINE)
     names = named or (default[1] if default else "")
     limits = dict(re.findall(r"^PartitionName=(\S+) .*?\bMaxNodes=(\d+)", answer, re.MULTILINE))
@@ -54,7 +54,7 @@ class NodeFacts(NamedTuple):
 def all_nodes() -> list[NodeFacts]:
     found = []
     names = "NodeName|NodeAddr|State|Gres|Partitions|ActiveFeatures|RealMemory|AllocMem"
-    for line in client.ask(["scontrol", "show", "node", "--oneliner"]).splitlines():
+    for line in client.ask(["scontrol", "--all", "show", "node", "--oneliner"]).splitlines():
         # The first of each name: a comment, which comes last, may have such words.
         facts = dict(reversed(re.findall(rf"(?:^| )({names})=(\S*)", line)))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)

@@ -203,7 +203,7 @@ def _nodes(partition: Partition) -> dict[str, tuple[str, str]]:
 
 def _reserved(node: str) -> int:
     """Return the CPUs that a node reserves for the system: no job may ask for them."""
-    answer = slurm.ask(["scontrol", "--oneliner", "show", "node", node])
+    answer = slurm.ask(["scontrol", "--all", "--oneliner", "show", "node", node])
     cpus = {name: int(number) for name, number in re.findall(r"\b(CPUTot|CPUEfctv)=(\d+)", answer)}
     return max(0, cpus["CPUTot"] - cpus["CPUEfctv"]) if len(cpus) == 2 else 0
 
