@@ -385,6 +385,14 @@ def test_the_job_that_goes_on_stays_on_its_cluster_and_is_noted_whatever_else_sb
     assert [word for word in (run / "sbatch.said").read_text().splitlines() if "clusters" in word] == ["--clusters=b"]
 
 
+def test_the_job_that_goes_on_is_as_singular_as_the_one_before(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint", resubmit=True, header=(("job-name", "test"), ("dependency", "singleton")))
+    stub(tmp_path / "bin", "sbatch", "printf '%s\n' \"$@\" >sbatch.said\necho 99\n")
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", KIT_TEST_SAYS="step 1"))
+    assert done.returncode == AGAIN, done.stderr
+    assert f"--dependency=afterany:{JOB_ID},singleton" in (run / "sbatch.said").read_text().splitlines()
+
+
 def test_a_job_that_goes_on_under_a_number_that_nobody_says_is_looked_for_by_its_user(tmp_path: Path) -> None:
     run = run_dir(tmp_path, SAYS, launcher="srun", on_preempt="checkpoint", resubmit=True, header=(("job-name", "test"), ("hold", "true")))
     stub(tmp_path / "bin", "sbatch", "echo 'thank you'\n")

@@ -220,11 +220,13 @@ preempt::is_in_range() {
 
 # preempt::sbatch - submits a job for the same run directory, on the same cluster, which begins when this one is gone.
 preempt::sbatch() {
-  local name answer next
+  local name answer next after="afterany:${KIT_ID}"
   local -r nodes="${SLURM_JOB_NUM_NODES:-${SLURM_NNODES}}"
   # The time that the user's submission waited for is over.
   local -a options=(--begin=now) unset=()
   preempt::is_in_range "${nodes}" || options+=(--nodes="${nodes}")
+  # Of the jobs of this name one runs at a time.
+  ! grep -qi '^#SBATCH --dependency=.*singleton' -- "${KIT_RUN_DIR}/run_script.sh" || after+=,singleton
   # Another cluster does not know the job that this one waits for.
   ! grep -q '^#SBATCH --clusters=' -- "${KIT_RUN_DIR}/run_script.sh" || options+=(--clusters="${SLURM_CLUSTER_NAME}")
   # Of an array this one alone goes on.
@@ -235,7 +237,7 @@ preempt::sbatch() {
   done
   answer="$(
     [[ -z "${KIT_SHARE:-}" ]] || umask "${KIT_UMASK}" # which sbatch hands on
-    env "${unset[@]}" sbatch --parsable --dependency="afterany:${KIT_ID}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh"
+    env "${unset[@]}" sbatch --parsable --dependency="${after}" "${options[@]}" --chdir="${KIT_RUN_DIR}" "${KIT_RUN_DIR}/run_script.sh"
   )" || return
   # A site's wrapper may add lines, or drop --parsable.
   next="$(printf '%s\n' "${answer}" | sed -nE 's/^(Submitted batch job )?([0-9]+)(;.*| on cluster .*)?[[:space:]]*$/\2/p' | tail -n 1)"
