@@ -1118,6 +1118,16 @@ def test_the_fix_of_a_state_names_no_slurm_where_there_is_none(tmp_path: Path, m
     assert found.cause == "cancelled" and found.fix.startswith("start it again: kit ") and "sacct" not in found.fix
 
 
+def test_of_a_job_whose_node_failed_before_it_began_the_status_says_how_to_have_it_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})
+    job = history.Run("7", str(run), "made", "2x2", 0.0)
+    queued = {"7": [slurm.Queued("NODE_FAIL", "", "", "", "", "None", str(run))]}
+    assert job_status.query(job, queued, {})[1:3] == ("NODE_FAIL", "")
+    shutil.rmtree(run / "log")
+    assert "with `slurm: {requeue: true}` Slurm starts such a job again" in job_status.query(job, queued, {}).detail
+
+
 def test_a_failed_job_without_any_log_has_a_run_directory_that_its_nodes_do_not_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,9 @@ def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
     if state == "FAILED" and not why and has_no_log(run):
         fix = "submit from a folder on a file system that every node sees"
         why = f"its nodes do not see {run.folder} (run-directory-missing): {fix}"
+    elif state in ("NODE_FAIL", "BOOT_FAIL") and not why and has_no_log(run):
+        again = "with `slurm: {requeue: true}` Slurm starts such a job again"
+        why = f"a node failed, or was not powered up, before it began: {again}"
     if not state and run_dir.was_cancelled(run.paths.folder, run.id):
         return Status(run, "CANCELLED", "by kit cancel")
     elapsed_s = numbers.seconds(job.elapsed) if job else None
