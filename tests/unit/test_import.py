@@ -610,6 +610,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "#SBATCH -N 2\ntorchrun --nproc-per-node 8 t.py": "this ran only on the first node",
         "python -m torch.distributed.launch --nproc_per_node 2 t.py": "gave the program --local-rank",
         "#SBATCH hetjob\n#SBATCH -N 4\n./a": "a job of several parts",
+        "#DW jobdw type=scratch capacity=1TB\n./a": "a burst buffer: write these lines to a file",
         "srun --environment=X --container-image=/a.sqsh ./a": "write the `image` that is meant",
         "srun docker run --gpus all pytorch/pytorch:2 python t.py": "a container of another tool",
         "uv run torchrun t.py": "activate its environment in `host_setup`",

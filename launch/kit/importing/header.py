@@ -53,6 +53,9 @@ def read(draft: Draft) -> GivenOptions:
             is_over = is_over or bool(line.strip())
         elif line.startswith(("#PBS ", "#BSUB ")):
             draft.decide(here, "an option for another batch system: write it as one of Slurm's")
+        elif not is_over and re.match("#(BB|DW)[ _]", line):
+            way = "write these lines to a file, and name it: `slurm: {bbf: FILE}`"
+            draft.decide(here, f"a burst buffer: {way}")
         elif not DIRECTIVE.match(line):
             continue
         elif is_over:
