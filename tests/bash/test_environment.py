@@ -65,11 +65,22 @@ def test_a_job_asks_its_own_cluster_whatever_clusters_its_submitters_shell_named
     [("a,b", "b", "b"), ("all", "b", "b"), ("a", "b", "a"), ("a,b", "", "a,b"), ("", "b", "")],
     ids=["a list", "all", "one", "no Slurm", "none"],
 )
-def test_a_shell_of_kit_names_its_jobs_cluster_where_the_users_names_several(clusters: str, cluster: str, asked: str) -> None:
-    names = {"SLURM_CLUSTERS": clusters, "SLURM_CLUSTER_NAME": cluster}
+def test_a_shell_of_kit_names_its_jobs_cluster_where_the_users_names_several(clusters: str, cluster: str, asked: str, tmp_path: Path) -> None:
+    assert of_shell(tmp_path, "", clusters, cluster) == asked
+
+
+@pytest.mark.parametrize(("cluster", "asked"), [("b", "b"), ("", "")], ids=["salloc", "kit shell --local"])
+def test_a_shell_of_kit_names_the_cluster_that_its_job_has_chosen(cluster: str, asked: str, tmp_path: Path) -> None:
+    assert of_shell(tmp_path, "#SBATCH --clusters=b\n", "", cluster) == asked
+
+
+def of_shell(folder: Path, header: str, clusters: str, cluster: str) -> str:
+    (folder / "run_script.sh").write_text(f"#!/bin/bash\n{header}")
+    names = {"SLURM_CLUSTERS": clusters, "SLURM_CLUSTER_NAME": cluster, "KIT_RUN_DIR": str(folder)}
     script = 'source "$1"; environment::choose_cluster shell; env | sed -n "s/^SLURM_CLUSTERS=//p"'
     done = bash(script, SCRIPTS / "lib/environment.sh", env=environment(**{name: value for name, value in names.items() if value}))
-    assert (done.returncode, done.stdout.strip()) == (0, asked), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_times_of_a_jobs_keys_are_those_of_the_job_alone(tmp_path: Path) -> None:

@@ -517,6 +517,20 @@ def test_no_step_is_started_in_the_job_of_that_number_of_slurms_own_cluster(word
     assert (code, out, err) == (1, "", said) and not fake.calls("srun")
 
 
+def test_a_step_is_started_in_a_job_of_slurms_own_cluster_that_was_chosen_by_name(
+    fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.script("sbatch", 'take; echo "${id};a"')
+    monkeypatch.setenv("SLURM_CLUSTERS", "gpu2,a")
+    call("submit", "train.py", "--output", "run")
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("PENDING", "RUNNING"))
+    event_lines.add(tmp_path / "run/log/1001", "batch", "start", job="1001", nodes="n1")
+    (tmp_path / "bin/srun").write_text(f"#!/bin/bash\necho ${{SLURM_CLUSTERS:-own}} >'{tmp_path}/asked'\n")
+    (tmp_path / "bin/srun").chmod(0o755)
+    call("hang", "1001")
+    assert (tmp_path / "asked").read_text() == "own\n"
+
+
 # Slurm's own cluster has no job, and another one has all of them.
 OF_GPU2 = """\
 if [[ "${args}" == *--clusters=gpu2* ]]; then

@@ -240,7 +240,9 @@ def running(word: str, task: Optional[int]) -> Run:
 
 def refuse_elsewhere(run: Run) -> None:
     """Raise KitError for a job of another cluster: srun would look for its number on its own."""
-    if run.is_member:
+    with slurm.at(""):
+        is_elsewhere = run.is_member and run.cluster != slurm.cluster_name()
+    if is_elsewhere:
         raise KitError(
             f"{run} runs on the cluster {run.cluster}, and srun reaches only its own",
             f"call kit on a login node of {run.cluster}",

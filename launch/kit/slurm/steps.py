@@ -81,7 +81,9 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
     line = ["srun", f"--jobid={job_id}", "--overlap", *shape, "--quiet", *command]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         nothing = subprocess.DEVNULL
-        process = client.start(line, stdin=nothing, stdout=output, stderr=errors)
+        env = client.environment()
+        env.pop("SLURM_CLUSTERS", None)  # the job is of Slurm's own cluster
+        process = client.start(line, stdin=nothing, stdout=output, stderr=errors, env=env)
         try:
             process.wait(within_s)
         except subprocess.TimeoutExpired:

@@ -10,11 +10,15 @@ environment::forget_other_job() {
 }
 
 # environment::choose_cluster VERB - a job asks the cluster of its nodes' slurm.conf, whatever clusters its submitter's shell named: scontrol refuses
-# a list of them, and for one name it needs slurmdbd. `kit shell` runs where it was typed, and names its job's cluster.
+# a list of them, and for one name it needs slurmdbd. `kit exec` is for jobs of this cluster alone. `kit shell` runs where it was typed, and names
+# its job's cluster.
 environment::choose_cluster() {
   case "$1" in
-    batch | again) unset SLURM_CLUSTERS SBATCH_CLUSTERS ;;
-    shell | jupyter) [[ "${SLURM_CLUSTERS:-}" != @(all|*,*) ]] || export SLURM_CLUSTERS="${SLURM_CLUSTER_NAME:-${SLURM_CLUSTERS}}" ;;
+    batch | again | attach) unset SLURM_CLUSTERS SBATCH_CLUSTERS ;;
+    shell | jupyter)
+      [[ "${SLURM_CLUSTERS:-}" == @(all|*,*) ]] || grep -q '^#SBATCH --clusters=' -- "${KIT_RUN_DIR}/run_script.sh" || return 0
+      [[ -z "${SLURM_CLUSTER_NAME:-}" ]] || export SLURM_CLUSTERS="${SLURM_CLUSTER_NAME}"
+      ;;
   esac
 }
 
