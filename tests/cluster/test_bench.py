@@ -140,7 +140,7 @@ def test_the_slow_node_is_found_by_name(network: Cluster, folder: Path) -> None:
     done = on_three_nodes(network, folder, "run", "--sizes", "1M", "--pairs", check=False)
     assert done.returncode == 1
     # Beside other work another link may be slow, too; that nothing else is named is for the tests of the judge.
-    assert re.search(r"^slow node: node3: 0\.00[12] GB/s, [123]\d % of the usual 0\.0\d\d$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^slow node: node3: 0\.00[12] GB/s, [1-6]\d % of the usual 0\.0\d\d$", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_the_slow_link_is_found_by_the_names_of_its_nodes(network: Cluster, folder: Path) -> None:
@@ -151,5 +151,5 @@ def test_the_slow_link_is_found_by_the_names_of_its_nodes(network: Cluster, fold
     )  # of which kit bench takes what it can use
     done = on_three_nodes(network, folder, "run", "job.yaml", "--sizes", "1M", "--pairs", check=False)
     assert done.returncode == 1
-    assert re.search(r"^slow link: node1 - node2: 0\.00[12] GB/s, [123]\d % of what both reach with others, 0\.0\d\d$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^slow link: node1 - node2: 0\.00[12] GB/s, [1-6]\d % of what both reach with others, 0\.0\d\d$", done.stdout, re.MULTILINE), done.stdout
     assert "#SBATCH --time=00:30:00\n" in read(folder / "run/run_script.sh") and "#SBATCH --job-name=job-bench\n" in read(folder / "run/run_script.sh")
