@@ -133,7 +133,7 @@ probe::gpus() {
   driver="$(sed -n 's/.*\(Driver\|KMD\) Version: *\([0-9.]*\).*/\2/p' <<<"${said}" | head -n 1)"
   cuda="$(sed -n 's/.*CUDA \(UMD \)*Version: *\([0-9.]*\).*/\2/p' <<<"${said}" | head -n 1)"
   GPU_BRAND="$(timeout 10 nvidia-smi -q 2>/dev/null | sed -n 's/.*Product Brand *: *//p' | head -n 1)"
-  GPU_BRAND="${GPU_BRAND,,}" GPU_BRAND="${GPU_BRAND// /}"
+  GPU_BRAND="$(LC_ALL=C && printf '%s' "${GPU_BRAND,,}")" GPU_BRAND="${GPU_BRAND// /}" # Turkish has another small i
   [[ -z "${driver}" ]] || probe::say driver "${driver}" "${cuda}" "${GPU_BRAND}"
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit.config.image_files import fingerprint
-from running import SCRIPTS, as_ordinary_user, environment, stub
+from running import SCRIPTS, as_ordinary_user, environment, stub, turkish
 
 
 def facts(*words: str, before: tuple[str, ...] = (), scripts: Path = SCRIPTS, **variables: str) -> list[list[str]]:
@@ -222,6 +222,13 @@ def test_the_driver_is_named_in_the_words_of_old_and_new_ones(says: str, tmp_pat
         f'case "$1" in --list-gpus) echo "GPU 0: x" ;; *) echo "| NVIDIA-SMI 610.43 {says} |"; echo "Product Brand : NVIDIA" ;; esac\n',
     )
     assert of(facts("command=yes", PATH=f"{tmp_path}/bin:{os.environ['PATH']}"), "driver") == [["driver", "610.43", "13.3", "nvidia"]]
+
+
+def test_the_brand_of_the_gpus_is_known_in_turkish_whose_small_i_has_no_dot(tmp_path: Path) -> None:
+    says = 'case "$1" in --list-gpus) echo "GPU 0: x" ;; *) echo "Driver Version: 550.1 CUDA Version: 12.4"; echo "Product Brand : NVIDIA RTX" ;; esac\n'
+    stub(tmp_path / "bin", "nvidia-smi", says)
+    variables = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", **turkish(tmp_path)}
+    assert of(facts("command=yes", **variables), "driver") == [["driver", "550.1", "12.4", "nvidiartx"]]
 
 
 def test_an_image_that_is_unpacked_is_looked_into_by_its_names(tmp_path: Path) -> None:

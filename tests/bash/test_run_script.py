@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -23,7 +24,7 @@ import pytest
 from kit.config.image_files import fingerprint
 from kit.config.mount_list import Mount
 from kit.runs.run_dir import write
-from running import SCRIPTS, TAG, commands, ended_ranks, environment, ready_nodes, stub, until
+from running import SCRIPTS, TAG, commands, ended_ranks, environment, ready_nodes, stub, turkish, until
 
 import event_lines
 from plans import changed, plan_of
@@ -411,6 +412,19 @@ def test_a_variable_that_was_set_to_something_else_is_reported_with_both_values(
         "kit: local0: api_key is (not shown) as the job says, not another value as the image or the site says",
     ]
     assert "not for logs" not in "".join(logs(run).values())
+
+
+def test_a_secret_variable_is_known_in_turkish_whose_capital_i_has_a_dot(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    env_sh = run / "env.sh"
+    env_sh.write_text(env_sh.read_text().replace("KIT_ENV=(\n)", "KIT_ENV=(\n  connection_string=mine\n)"))
+    variables = {"connection_string": "not for logs", **turkish(tmp_path)}
+    words = [f"{name}={value}" for name, value in variables.items()]
+    wrap_nodes(tmp_path / "bin", f'exec env {shlex.join(words)} {shutil.which("bash")} "$@"\n')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",)))
+    assert done.returncode == 0, done.stderr
+    hidden = "kit: local0: connection_string is (not shown) as the job says, not another value as the image or the site says"
+    assert logs(run)["local0.out"].splitlines()[:1] == [hidden]
 
 
 def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
