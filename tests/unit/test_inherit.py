@@ -70,6 +70,8 @@ def test_all_is_what_the_program_may_want_and_nothing_that_tells_of_the_host(she
         ("", "expected a variable's name or a pattern, not ''"),
         ("A=1", "expected a variable's name or a pattern, not 'A=1'"),
         ("true", "expected a variable's name or a pattern, not 'true'"),
+        ("no", "expected a variable's name or a pattern, not 'no'"),
+        ("False", "expected a variable's name or a pattern, not 'False'"),
         ("MASTER_ADDR", "MASTER_ADDR is set by the launch itself and cannot be set by a job"),
         ("UID", "UID has a meaning of its own in bash and would not arrive unchanged"),
     ],

@@ -18,7 +18,6 @@ from kit.config import values, variables
 from kit.config.yaml_source import Located
 
 PATTERN = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*\Z")
-FLAGS = ("true", "false")
 NONE = "none"
 _HOW = "write names and patterns, `inherit: [NCCL_DEBUG, HF_*]`, or `all`, or `none`"
 # Fabrics and frameworks read these: a user who has set one relies on it.
@@ -63,7 +62,7 @@ def add(of_file: tuple[str, ...], of_option: tuple[str, ...]) -> tuple[str, ...]
 def _check_word(item: Located, problems: Problems) -> bool:
     """Return True for a name or a pattern; note a problem for anything else."""
     word = item.value
-    if not isinstance(word, str) or not PATTERN.match(word) or word in FLAGS:
+    if not isinstance(word, str) or not PATTERN.match(word) or word.lower() in values.FLAGS:
         problem = f"expected a variable's name or a pattern, not {values.kind(item)}"
         problems.add(item.where, problem, f"{_HOW}; a variable with its value goes under `env`")
         return False
