@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kit.config.job import KEYS
 
 pytestmark = pytest.mark.tame
 
@@ -13,7 +14,12 @@ GOOD = "command: train.py\n"
 
 BAD = {
     "unknown key": ("luncher: torchrun\n", "2: unknown key 'luncher'", "did you mean 'launcher'?"),
-    "unknown key unlike any": ("zzz: 1\n", "2: unknown key 'zzz'", "the keys are name, command, "),
+    "unknown key unlike any": ("zzz: 1\n", "2: unknown key 'zzz'", f"the keys are {', '.join(KEYS)}; a newer kit may have more"),
+    "unknown key of a mount": (
+        "mounts: [{source: /tmp, zzz: 1}]\n",
+        "2: unknown key 'zzz' in a mount",
+        "the keys are source, target, read_only, on_nodes; a newer kit may have more",
+    ),
     "key twice": ("nodes: 2\nnodes: 3\n", "3: 'nodes' is given twice", "keep one; the first is at job.yaml:2"),
     "nodes zero": ("nodes: 0\n", "2: nodes: expected a whole number of at least 1, not '0'", "write a plain number"),
     "nodes negative": ("nodes: -1\n", "2: nodes: expected a whole number of at least 1, not '-1'", "write a plain number"),

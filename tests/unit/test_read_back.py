@@ -124,7 +124,9 @@ def test_a_value_of_another_kind_is_named_or_passed_over(place: str, value: Any,
     with pytest.raises(KitError) as raised:
         diff.between(run, run)
     name = "code.live" if place == "code" else place
-    assert str(raised.value).startswith(f"kit: {run}/run.json: {name} has a value that kit does not write\n  fix: ")
+    assert str(raised.value).startswith(
+        f"kit: {run}/run.json: {name} has a value that kit does not write\n  fix: it was edited or damaged, or a newer kit wrote it: "
+    )
     assert run_dir.load_sound(run).keys() >= before.keys() - {place}
     assert history.from_record(str(run), run_dir.load_sound(run)).folder == str(run)
 

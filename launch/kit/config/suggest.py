@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from kit.base.errors import closest, did_you_mean
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
-from kit.config.yaml_source import is_option
+from kit.config.yaml_source import is_option, the_keys
 from kit.files import safe_read
 
 
@@ -21,7 +21,7 @@ def key(word: str, keys: Mapping[str, Key]) -> tuple[str, str]:
         return intended, f"did you mean '{intended}'?"
     if (option := word.lower().replace("_", "-")) in sbatch_options.KNOWN:
         return "", f"an option of sbatch goes under slurm: `slurm: {{{option}: ...}}`"
-    return "", f"the keys are {', '.join(keys)}"
+    return "", the_keys(keys)
 
 
 def by_other_name(word: str, keys: Mapping[str, Key]) -> str:

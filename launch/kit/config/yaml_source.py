@@ -38,8 +38,13 @@ def refuse_unknown(
 ) -> None:
     """Note a problem for each key that `what` does not have."""
     for key in [key for key in given if key not in known]:
-        fix = did_you_mean(key, known, f"the keys are {', '.join(known)}")
+        fix = did_you_mean(key, known, the_keys(known))
         problems.add(given[key].where, f"unknown key '{key}' in {what}", fix)
+
+
+def the_keys(known: Collection[str]) -> str:
+    """Return the fix for a key that is like none of these: the file may be for a newer kit."""
+    return f"the keys are {', '.join(known)}; a newer kit may have more"
 
 
 def inline(value: Any) -> str:

@@ -212,7 +212,8 @@ def load(run: Path) -> RunRecord:
     if faults:
         raise KitError(
             f"{RunPaths(run).record}: {faults[0]} has a value that kit does not write",
-            "it was edited or damaged: put back a copy of it, or submit again",
+            "it was edited or damaged, or a newer kit wrote it: put back a copy of it, "
+            "use that kit, or submit again",
         )
     return found
 
