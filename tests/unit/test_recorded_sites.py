@@ -373,6 +373,17 @@ def test_an_idle_node_is_asked_by_a_job_as_the_site_wants_it(slurm, init, monkey
     assert not (site / "asked").exists()
 
 
+def test_where_slurm_takes_no_job_that_does_not_name_the_type_of_gpu_the_job_names_it(slurm, init, tmp_path: Path) -> None:
+    site = slurm("a100")
+    (site / "bin/sbatch").write_text(
+        '#!/bin/bash\nscript="$(cat "${@: -1}" 2>/dev/null || cat)"\n'
+        '[[ "${script}" == *--gres=gpu:a100:* && "${script}" != *gpus-per-node* ]] && echo "sbatch: Job 7 to start" >&2 && exit\n'
+        "echo 'sbatch: error: Batch job submission failed: name the type of GPU' >&2\nexit 1\n"
+    )
+    assert "kit: Slurm would accept it: Job 7 to start\n" in init(site)
+    assert '\n  gres: "gpu:a100:4"           # found: Slurm takes no job here that does not name the type\n' in files(tmp_path)["job.yaml"]
+
+
 def test_a_node_that_does_not_answer_makes_guesses_with_the_reason(slurm, init, tmp_path: Path) -> None:
     site = slurm("cpus")
     (site / "node").unlink()

@@ -24,17 +24,19 @@ class Shape:
     cpus: int
     time: str
     memory_gib: int = 0
-    one_type: str = ""  # the option for GPUs of one type, if nodes differ
+    one_type: str = ""  # the option for GPUs of one type, if nodes differ or Slurm wants it
+    wants_type: bool = False
 
 
 def choose(site: Site, *, example: bool) -> tuple[Shape, Decision]:
     """Return the shape, and its reason; kit's own example needs less time than a program."""
     if site.partition is None:
         return _for_this_machine(site)
-    return _for_partition(site.partition, site.reserved_cpus, 600 if example else 3600)
+    return _for_partition(site.partition, site, 600 if example else 3600)
 
 
-def _for_partition(partition: Partition, reserved: int, time_s: int) -> tuple[Shape, Decision]:
+def _for_partition(partition: Partition, site: Site, time_s: int) -> tuple[Shape, Decision]:
+    reserved = site.reserved_cpus
     kind = max(partition.kinds, key=lambda item: (item.all_gpus > 0, item.count, item.all_gpus))
     alike = [item for item in partition.kinds if item.all_gpus >= kind.all_gpus]
     cpus = min(item.cpus for item in alike) - reserved
@@ -45,7 +47,7 @@ def _for_partition(partition: Partition, reserved: int, time_s: int) -> tuple[Sh
     if reserved:
         words += f"; Slurm keeps {reserved} CPUs of a node for the system"
     types = {name for item in alike for name in item.gpus}
-    has_mixture = len(types) > 1 and len(kind.gpus) == 1
+    gpu = next(iter(kind.gpus)) if len(kind.gpus) == 1 else ""
     found = Shape(
         nodes,
         ranks,
@@ -53,7 +55,8 @@ def _for_partition(partition: Partition, reserved: int, time_s: int) -> tuple[Sh
         cpus if has_whole_nodes else min(cpus, ranks * CPUS_OF_A_RANK),
         numbers.time_limit(min(time_s, partition.time_limit_s or time_s)),
         round(min(item.memory_mb for item in alike) / 1024),
-        f"gpu:{next(iter(kind.gpus))}:{kind.all_gpus}" if has_mixture else "",
+        f"gpu:{gpu}:{kind.all_gpus}" if gpu and (len(types) > 1 or site.wants_type) else "",
+        site.wants_type,
     )
     return found, Decision(f"{nodes} x {ranks} ranks", f"{partition.name} has {words}")
 

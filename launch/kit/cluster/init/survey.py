@@ -11,7 +11,7 @@ from typing import Callable, Optional
 
 from kit import slurm
 from kit.base.errors import KitError, UsageError
-from kit.cluster import facts, probe
+from kit.cluster import facts, probe, shapes
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.probe import IN_MEMORY, SHARED, Machine
 from kit.config import plugins
@@ -73,6 +73,7 @@ class Site:
     account: str = ""  # the user's default one
     srun_options: tuple[str, ...] = ()  # those of plug-ins that runtimes need
     reserved_cpus: int = 0  # of each node, that Slurm gives to no job
+    wants_type: bool = False  # Slurm refuses jobs that do not name the type of their GPUs
     node: Optional[Machine] = None
     why_no_node: str = ""
 
@@ -123,14 +124,11 @@ def survey(
     if not nodes:
         return site
     idle = next((name for name, (state, _) in nodes.items() if state == "idle"), "")
-    node: Optional[Machine] = None
-    why = f"no node of {chosen.name} is idle"
-    if tell is None:
-        why = "--no-look was given"
-    elif idle:
-        tell(idle)
-        node, why = _ask(idle, command, _options(site, chosen, nodes[idle][1]))
-    return replace(site, reserved_cpus=_reserved(next(iter(nodes))), node=node, why_no_node=why)
+    first = next(iter(nodes))
+    options = _options(site, chosen, nodes[idle or first][1])
+    site = replace(site, reserved_cpus=_reserved(first), wants_type=_wants_type(options))
+    node, why = _ask(idle, command, options, tell)
+    return replace(site, node=node, why_no_node=why)
 
 
 def account_for(site: Site, partition: Partition) -> str:
@@ -221,12 +219,34 @@ def _options(site: Site, partition: Partition, gres: str) -> dict[str, str]:
     return options
 
 
-def _ask(node: str, command: list[str], options: dict[str, str]) -> tuple[Optional[Machine], str]:
+def _wants_type(options: dict[str, str]) -> bool:
+    """Return True if Slurm takes such a job, but none that does not name the type of its GPUs."""
+    untyped = {**options, "gres": "gpu:1"}
+    is_typed = options.get("gres", "gpu:1") != "gpu:1"
+    return is_typed and _is_refused(untyped) and not _is_refused(options)
+
+
+def _is_refused(options: dict[str, str]) -> bool:
+    try:
+        slurm.estimate(shapes.script({"nodes": "1", "time": "1", **options}))
+    except KitError:
+        return True
+    return False
+
+
+def _ask(
+    idle: str, command: list[str], options: dict[str, str], tell: Optional[Callable[[str], None]]
+) -> tuple[Optional[Machine], str]:
     """Ask an idle node by a job of some seconds; return its facts, or why it gave none.
 
     A node that sleeps is not idle, and is not woken.
     """
+    if tell is None:
+        return None, "--no-look was given"
+    if not idle:
+        return None, f"no node of {options['partition']} is idle"
+    tell(idle)
     try:
-        return probe.read(slurm.on_nodes(node, command, options)), ""
+        return probe.read(slurm.on_nodes(idle, command, options)), ""
     except KitError as error:
         return None, error.problem

@@ -174,8 +174,10 @@ def _slurm_keys(chosen: Chosen) -> list[str]:
         "# mem: 0": f"{memory}; without it, a job gets Slurm's default",
     }
     if shape.one_type:
-        meaning = "only nodes of this type: in a mixture, the slowest sets the pace"
-        options[f'# gres: "{shape.one_type}"'] = meaning
+        mark, meaning = "# ", "only nodes of this type: in a mixture, the slowest sets the pace"
+        if shape.wants_type:
+            mark, meaning = "", "found: Slurm takes no job here that does not name the type"
+        options[f'{mark}gres: "{shape.one_type}"'] = meaning
     return [
         "",
         "# guessed: long enough for a first run, within the partition's limit - "
