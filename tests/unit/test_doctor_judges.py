@@ -839,9 +839,11 @@ def test_what_the_jobs_own_lines_may_bring_is_no_failure(lines: str, kit: Callab
     ],
 )
 def test_a_runtime_that_the_jobs_lines_may_load_on_the_node_is_no_failure(lines: str, line: str, kit: Callable, without_slurm: Path, tmp_path: Path) -> None:
-    slurm(without_slurm, 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"')
     (tmp_path / "image.sqsh").write_text("")
     (tmp_path / "job.yaml").write_text(f"command: sort\nlauncher: srun\nruntime: apptainer\nimage: image.sqsh\n{lines}")
+    here = kit("doctor", "job.yaml", check=False, PATH=str(without_slurm), timeout_s=60)
+    assert line.replace("node1: runtime", "here: runtimes").replace(" there)", ")\n") in here.stdout
+    slurm(without_slurm, 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"')
     done = kit("doctor", "job.yaml", check=False, PATH=str(without_slurm), timeout_s=60)
     assert f"{line}\n" in done.stdout
 

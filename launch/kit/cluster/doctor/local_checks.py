@@ -30,7 +30,8 @@ def runtimes(node: Node, cluster: Inquiry) -> Iterator[Found]:
         is_wanted = item.name == wanted
         fields = {"runtime": item.tool}
         if is_wanted and not node.tool(item.tool):
-            yield Found("missing", f"{item.tool} is not on PATH", fields)
+            problem = "unless-loaded" if cluster.asked.has_host_setup else "missing"
+            yield Found(problem, f"{item.tool} is not on PATH", fields)
         elif item.name in stopped and (is_wanted or item.name == engines[0]):
             yield Found("needed" if is_wanted else "stopped", stopped[item.name], fields)
     if not wanted and not any(map(node.tool, plugins.tools())):
