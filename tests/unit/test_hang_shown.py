@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -137,6 +139,22 @@ def test_what_cannot_be_seen_ends_in_two_lines(lines: str, queue: str, message: 
         shown()
     assert str(caught.value).startswith(f"kit: {message}")
     assert "\n  fix: " in str(caught.value)
+
+
+COPIES = """\
+import sys
+from kit.diagnose.hang import hang
+from kit.runs.history import Run
+print(*hang._py_spy(Run("7", sys.argv[1], "x", "1x1", 0.0)), sep="\\n")
+"""
+
+
+def test_a_copy_of_py_spy_that_finds_no_room_is_left_out_and_leaves_nothing(tmp_path: Path) -> None:
+    for limit, made in (("0", []), ("unlimited", [tmp_path / ".py-spy"])):
+        limited = ["bash", "-c", f'ulimit -f {limit} && exec "$@"', "bash", sys.executable, "-c", COPIES, str(tmp_path)]
+        done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+        assert done.stdout.splitlines() == [*map(str, made), str(Path(sys.executable).parent / "py-spy")], done.stderr
+        assert list(tmp_path.iterdir()) == made
 
 
 def test_in_full_every_thread_and_child_is_shown_with_all_its_frames(srun) -> None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -221,10 +222,14 @@ def _py_spy(run: Run) -> list[str]:
     if not found or run.local:
         return [found] if found else []
     copy = Path(run.folder) / run_paths.PY_SPY
+    unfinished = Path(f"{copy}.{os.getpid()}")
     try:
         if not copy.exists() or copy.stat().st_size != os.stat(found).st_size:
-            shutil.copy(found, f"{copy}.{os.getpid()}")
-            os.replace(f"{copy}.{os.getpid()}", copy)
+            shutil.copy(found, unfinished)
+            unfinished.replace(copy)
     except OSError:
         return [found]
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
     return [str(copy), found]
