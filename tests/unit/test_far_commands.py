@@ -280,8 +280,10 @@ def test_what_a_program_will_not_find_there_is_named(far: Far, project: Path, ki
     (project / "inside").symlink_to("train.sh")
     (project / "id_ed25519").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     done = kit_here("submit", "job.yaml", "--dry-run")
-    (line,) = [line for line in done.err.splitlines() if "not copied" in line]
-    assert line == f"kit: not copied to login: data -> {far.base}/data, images, notes, other -> ../data, weights.bin"
+    assert [line for line in done.err.splitlines() if "copied" in line] == [
+        "kit: the project is copied to login, where the scripts are made; nothing is submitted",
+        f"kit: not copied to login: data -> {far.base}/data, images, notes, other -> ../data, weights.bin",
+    ]
 
 
 def test_what_the_user_has_there_stays_where_the_project_goes(far: Far, project: Path, kit_here) -> None:

@@ -63,6 +63,9 @@ def _with_job(typed: Typed, site: Cluster) -> int:
     found = project.read(root, job, typed.job_file, keyrings, problems) if root else None
     copy = install.put(site, here, _not_begun(typed), typed.say)
     if found:
+        if typed.value("dry_run"):
+            what = f"the project is copied to {copy.host.name}, where the scripts are made"
+            typed.say(f"{what}; nothing is submitted")
         project.bring(copy, found, keyrings, is_run=typed.name == "submit")
     options = []
     if typed.name != "doctor":  # it has no option of a job that starts
