@@ -143,9 +143,10 @@ def main():
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     order = DistributedSampler(data, world, rank)  # of each epoch: Lightning tells it which one
     loader = Resumable(data, batch_size=args.batch_size, sampler=order)
-    trainer.fit(
-        Network(), loader, ckpt_path=checkpoints.file if checkpoints.file.exists() else None
-    )
+    # Rank 0 decides: a network file system may show a new file late to some.
+    trainer.strategy.setup_environment()  # connects the ranks
+    begin = trainer.strategy.broadcast(checkpoints.file if checkpoints.file.exists() else None)
+    trainer.fit(Network(), loader, ckpt_path=begin)
     if dist.is_initialized():
         # On CPUs the last tensors are Gloo's threads' for a moment longer: see leave() in train/ranks.py.
         last_barrier = dist.barrier(async_op=True)
