@@ -50,14 +50,18 @@ def bash(script: str, *arguments: object, env: dict[str, str], timeout_s: float 
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
 
 
-def turkish(folder: Path) -> dict[str, str]:
-    """The variables of a Turkish shell, whose capital i has a dot, and whose small I has none; the locale is made in `folder`."""
-    made = shutil.which("localedef") and subprocess.run(
-        ["localedef", "--no-archive", "-i", "tr_TR", "-f", "UTF-8", folder / "tr_TR.utf8"], capture_output=True, timeout=120
-    )
+def locale(folder: Path, language: str, encoding: str) -> dict[str, str]:
+    """The variables of a shell with a locale that is made in `folder`."""
+    place = folder / f"{language}.{encoding.replace('-', '').lower()}"
+    made = shutil.which("localedef") and subprocess.run(["localedef", "--no-archive", "-i", language, "-f", encoding, place], capture_output=True, timeout=120)
     if not made or made.returncode:
         pytest.skip("the sources of locales are not installed")
-    variables = {"LOCPATH": str(folder), "LC_ALL": "tr_TR.UTF-8"}
+    return {"LOCPATH": str(folder), "LC_ALL": f"{language}.{encoding}"}
+
+
+def turkish(folder: Path) -> dict[str, str]:
+    """The variables of a Turkish shell, whose capital i has a dot, and whose small I has none."""
+    variables = locale(folder, "tr_TR", "UTF-8")
     assert bash('x=iI; echo "${x^^}${x,,}"', env=environment(**variables)).stdout == "İIiı\n"
     return variables
 

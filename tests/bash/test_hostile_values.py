@@ -10,11 +10,13 @@ import os
 import re
 import string
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from running import environment, locale
 
 from samples import HOSTILE_NAME, ROOT
 
@@ -175,3 +177,22 @@ def test_a_variables_name_is_settable_or_refused(value: str) -> None:
     if found:
         arrived = subprocess.run(["bash", "-c", f"export {value}=x; exec /usr/bin/env"], capture_output=True, text=True)
         assert f"{value}=x" in arrived.stdout.splitlines()
+
+
+def test_names_arrive_byte_for_byte_where_the_locale_has_another_encoding_which_the_terminal_keeps(tmp_path: Path) -> None:
+    folder = tmp_path / "Müller"
+    folder.mkdir()
+    (folder / "für.py").write_text("import os, sys\nprint(*map(os.fsencode, (os.getcwd(), sys.argv[0], sys.argv[1], os.environ['A'])), sep='\\n')\n")
+    (folder / "job.yaml").write_text('command: für.py\nlauncher: srun\nruntime: none\nenv: {A: "ü €"}\n', encoding="utf-8")
+    env = environment(XDG_STATE_HOME=str(tmp_path), **locale(tmp_path, "de_DE", "ISO-8859-1"))
+
+    def kit(*words: object) -> bytes:
+        done = subprocess.run([sys.executable, "-m", "kit", *map(os.fsencode, words)], cwd=folder, env=env, capture_output=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    kit("run", "job.yaml", "--output", "run", "--", b"\xfc")
+    (report,) = folder.glob("run/log/*/rank0.out")
+    told = [folder, "für.py", b"\xfc", "ü €"]
+    assert report.read_text().splitlines() == [repr(os.fsencode(word)) for word in told]
+    assert b" M\xfcller " in kit("status") and b"f\\xc3\\xbcr.py" in kit("logs")

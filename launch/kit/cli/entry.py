@@ -79,6 +79,8 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115
         elif number:
+            if encoding := sys._xoptions.get("shown_in"):  # see kit/cli/__init__.py
+                getattr(sys, name).reconfigure(encoding=encoding, errors="backslashreplace")
             setattr(sys, name, console.guarded(getattr(sys, name)))
 
 
