@@ -1149,6 +1149,7 @@ def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -
         "C's loop": "G=8\nfor ((i = G; i >= 1; i--)); do if ((12 % i == 0)); then TP=$i; break; fi; done\nsrun python t.py --tp $TP\n",
         "read": "IFS=, read a b <<< 'x,y z'\nread c d < <(echo 1 2)\nsrun python t.py $a \"$b\" $c $d\n",
         "printf and arithmetic": "A=2\nprintf -v T %03d 7\nlet B=A+1\n((C = B * 2))\nsrun python t.py $T $B $C\n",
+        "a test of numbers by their names": "A=3\nB=2\nif [[ A -gt 2 && -v B ]]; then LR=0.1; else LR=0.2; fi\nsrun python t.py --lr $LR\n",
         "a status that is none": "((K = 0))\nlet K++\nread A < <(printf x)\nsrun python t.py $K $A\n",
         "a function": "f() { local x=1; LR=0.3; mkdir -p out; }\nf\nsrun python t.py --lr $LR\n",
         "a local variable": "main() { local x; local tag=$(cat configs.txt | head -n 2 | tail -n 1); python t.py --tag $tag; }\nmain\n",

@@ -132,10 +132,16 @@ def names_used(node: Any) -> set[str]:
         if item.get("Type") == "ParamExp" and item.get("Param"):
             found.add(str(item["Param"]["Value"]))
             found |= set(filter(str.isidentifier, [literal(item.get("Index") or {})]))
-        elif item.get("Type") in _ARITHMETIC:
+        elif item.get("Type") in _ARITHMETIC or _compares_numbers(item):
             words = (part.get("Value", "") for part in descend(item) if part.get("Type") == "Lit")
             found |= set(filter(str.isidentifier, words))
     return found | {"@" for call in calls(node) if literals(call)[0] == "getopts"}
+
+
+def _compares_numbers(node: Node) -> bool:
+    """Return whether a node is a [[ ]] in which names may be variables: [[ A -gt 2 ]]."""
+    is_test = node.get("Type") == "TestClause"
+    return is_test and bool(re.search(r"\s-(eq|ne|[lg][te]|v)\s", text(node)))
 
 
 def names_defaulted(node: Node) -> set[str]:
