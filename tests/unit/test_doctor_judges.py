@@ -588,6 +588,21 @@ def test_where_a_site_takes_no_job_without_gpus_the_nodes_are_asked_with_one(
     assert [item["check"] for item in found["findings"] if item["node"] == "login" and item["verdict"] == FAIL] == ([] if is_asked else ["asking"])
 
 
+def test_where_a_site_wants_the_type_of_gpu_the_nodes_of_each_type_are_asked_alone(kit: Callable, without_slurm: Path) -> None:
+    refusal = "echo 'srun: error: Unable to allocate resources: name the type of GPU' >&2; exit 1"
+    slurm(
+        without_slurm,
+        'case " $* " in *" --nodelist=node1 "*" --gres=gpu:a100:1 "*) node=node1 ;; *" --nodelist=node2 "*" --gres=gpu:h100:1 "*) node=node2 ;;\n'
+        f"  *) {refusal} ;;\nesac\n"
+        'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME="${node}" SLURM_JOB_ID=7 exec "$@"',
+    )
+    nodes = SCONTROL.replace("State=IDLE Partitions", "State=IDLE Gres=gpu:a100:8 Partitions")
+    (without_slurm / "scontrol").write_text(nodes.replace("State=DOWN* Gres=gpu:a100:8(S:0-1)", "State=IDLE Gres=gpu:h100:4"))
+    found = json.loads(kit("doctor", "--runtime", "none", "--json", check=False, PATH=str(without_slurm), timeout_s=60).stdout)
+    assert {name: node["answered"] for name, node in found["nodes"].items()} == {"node1": True, "node2": True}
+    assert [item for item in found["findings"] if item["check"] in ("asking", "ports")] == []
+
+
 def test_what_srun_refuses_is_shown(kit: Callable, without_slurm: Path) -> None:
     slurm(without_slurm, "echo 'srun: error: Unable to allocate resources: Invalid account' >&2; exit 1")
     done = kit("doctor", check=False, PATH=str(without_slurm), timeout_s=30)

@@ -209,11 +209,9 @@ def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
             try:
                 all_at_once(command, nodes, asked.slurm, wait_s)
             except NoAnswer:
-                # Some sites take no job without GPUs where there are some.
-                gres = gpu_request.one_of_each(node.gres for node in nodes.values())
-                if not gres:
+                if not gpu_request.one_of_each(node.gres for node in nodes.values()):
                     raise
-                all_at_once(command, nodes, {"gres": gres, **asked.slurm}, wait_s)
+                _ask_with_gpus(command, nodes, asked.slurm, wait_s)
             unheard = silent(nodes)
             if not unheard or len(unheard) == len(nodes):
                 break
@@ -221,6 +219,26 @@ def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
             nodes = {name: node for name, node in nodes.items() if name not in unheard}
             for node in nodes.values():
                 node.said = {}
+
+
+def _ask_with_gpus(
+    command: list[str], nodes: dict[str, Node], options: dict[str, str], wait_s: float
+) -> None:
+    """Ask the nodes of a site that takes no job without GPUs where there are some.
+
+    Where a job must name their type, too, ask those of each type alone.
+    """
+    gres = gpu_request.one_of_each(node.gres for node in nodes.values())
+    of_type: dict[str, dict[str, Node]] = {}
+    for node in nodes.values():
+        of_type.setdefault(gpu_request.one_of_each([node.gres]), {})[node.name] = node
+    try:
+        all_at_once(command, nodes, {"gres": gres, **options}, wait_s)
+    except NoAnswer:
+        if len(of_type) == 1:
+            raise
+        for gres, alike in of_type.items():
+            all_at_once(command, alike, {"gres": gres, **options}, wait_s)
 
 
 @contextlib.contextmanager
