@@ -13,7 +13,7 @@ from kit.base import formats
 from kit.base.errors import UsageError
 from kit.cli import run_views
 from kit.diagnose.why import report
-from kit.runs import array_status, dependencies, history, lookup, status
+from kit.runs import array_status, dependencies, history, job_watch, lookup, status
 from kit.slurm import task_numbers
 
 import event_lines
@@ -157,6 +157,22 @@ def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_cal
         assert (found.state, found.detail) == ("TIMEOUT", "array of 3: 2 completed, 1 timeout")
     assert len(calls(tmp_path)) == 2
     assert [status.of_task(lookup.find("5"), number).state for number in (0, 2)] == ["TIMEOUT", "COMPLETED"]
+
+
+def test_who_waits_for_one_task_forgets_no_end_of_the_others(tmp_path: Path, state: Path, tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm forgets a task minutes after its end, and a wait may take days."""
+    monkeypatch.setenv("KIT_FOLLOW_PERIOD_S", "0.1")
+    run = submitted(tmp_path, "5", "0-1")
+    tools("squeue", "")
+    rows = {"5_0": "NODE_FAIL|N/A|0:12|1:00|node1|None|@", "5_1": "RUNNING|N/A|0:12|1:00|node1|None|@"}
+    asked = ["\n".join(f"{task}|{row}" for task, row in rows.items()), *[f"5_1|{rows['5_1']}"] * 3, f"5_1|{rows['5_1']}".replace("RUNNING", "COMPLETED")]
+    for number, answer in enumerate(asked):
+        (tmp_path / f"answer{number}").write_text(answer.replace("@", run.folder) + "\n")
+    (tmp_path / "bin/squeue").write_text(f'#!/bin/sh\ncd {tmp_path}\necho squeue >>calls\ncat "answer$(($(wc -l <calls) - 1))"\n')
+    assert job_watch.until_the_end(run, lambda _: None, 1).state == "COMPLETED"
+    assert len(calls(tmp_path)) == len(asked)
+    assert [json.loads(line)["ends"] for line in state.read_text().splitlines()] == [{}, {"NODE_FAIL": "0"}, {"NODE_FAIL": "0", "COMPLETED": "1"}]
+    assert (history.runs()[0].state, array_status.task(status.query(history.runs())[0], 0).state) == ("NODE_FAIL", "NODE_FAIL")
 
 
 def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp_path: Path, tools) -> None:

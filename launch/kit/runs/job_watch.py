@@ -110,7 +110,8 @@ def until_the_end(
     end_s = time.monotonic() + timeout_s
     while True:
         try:
-            found = status.of_task(run, task)
+            whole = status.query([run])[0]
+            found = status.task_of(whole, task)
             if found.state == "UNKNOWN":
                 raise KitError(f"{run}: {found.detail}", f"later: kit status {run.id}")
         except KitError:
@@ -118,7 +119,7 @@ def until_the_end(
                 raise
         else:
             answered_s = time.monotonic()
-            run = found.run if task is None else run
+            run = whole.run  # with the ends that Slurm soon forgets, of an array's other tasks, too
             if found.detail != said:
                 said = found.detail
                 say(f"{run}: {said}")

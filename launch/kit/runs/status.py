@@ -218,7 +218,11 @@ def _begun_s(run: Run) -> float:
 
 def of_task(run: Run, number: Optional[int]) -> Status:
     """Return the status of one task of an array; without a number that of the run."""
-    found = query([run])[0]
+    return task_of(query([run])[0], number)
+
+
+def task_of(found: Status, number: Optional[int]) -> Status:
+    """Return of a whole array's status that of one task, and what it used; without a number all."""
     if number is None:
         return found
     return array_status.measured((array_status.task(found, number),))[0]
