@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit import slurm
+from kit.api.python import find
 from kit.base import formats
 from kit.base.errors import UsageError
 from kit.cli import run_views
@@ -173,6 +174,21 @@ def test_who_waits_for_one_task_forgets_no_end_of_the_others(tmp_path: Path, sta
     assert len(calls(tmp_path)) == len(asked)
     assert [json.loads(line)["ends"] for line in state.read_text().splitlines()] == [{}, {"NODE_FAIL": "0"}, {"NODE_FAIL": "0", "COMPLETED": "1"}]
     assert (history.runs()[0].state, array_status.task(status.query(history.runs())[0], 0).state) == ("NODE_FAIL", "NODE_FAIL")
+
+
+def test_python_finds_all_tasks_of_an_array_of_which_one_was_submitted_again(tmp_path: Path, tools) -> None:
+    """By sbatch --array=1 run_script.sh: the name means that job then, and the id the first one."""
+    run = submitted(tmp_path, "5", "0-1", _0=DONE, _1=FAILED)
+    tools("squeue", "5_1|FAILED|N/A|0:12|1:00|node1|None|@/train-5")
+    first = find("train")
+    assert first.status.detail == "array of 2: 1 completed, 1 failed"
+    (Path(run.folder) / "log/slurm-20_1.out").write_text(DONE)
+    event_lines.of_batch(Path(run.folder) / "log/20_1", DONE)
+    for number, job_id in ((0, "5_0"), (1, "5_1"), (1, "20_1")):
+        (Path(run.folder) / "log" / job_id / "rank0.out").write_text(f"said by {job_id}\n")
+        task = find(job_id.partition("_")[0], task=number)
+        assert (task.status.state, task.logs(rank=0)) == ("FAILED" if job_id == "5_1" else "COMPLETED", f"said by {job_id}\n")
+    assert [len(each.status.tasks) for each in (first, find("5"), find("train"))] == [2, 2, 1]
 
 
 def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp_path: Path, tools) -> None:

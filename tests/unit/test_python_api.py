@@ -149,7 +149,7 @@ def test_jobs_wait_for_others_and_tasks_of_an_array_are_found(job: Path, fake_sl
     assert [task.state for task in array.wait().tasks] == ["COMPLETED", "FAILED"]
 
 
-def test_a_task_of_an_array_that_a_user_submitted_again_is_that_of_the_later_job_for_all_methods(job: Path, fake_slurm: Slurm) -> None:
+def test_all_methods_mean_the_same_job_of_an_array_that_a_user_submitted_again(job: Path, fake_slurm: Slurm) -> None:
     array = kit.submit("train.py", ["{lr}"], sweep={"lr": [0.1, 0.2]}, on_preempt="checkpoint")
     first, second = (kit.find(array.id, task=number) for number in (0, 1))
     log = array.folder / "log"
@@ -162,14 +162,21 @@ def test_a_task_of_an_array_that_a_user_submitted_again_is_that_of_the_later_job
     (log / later).mkdir()
     (log / f"slurm-{later}.out").write_text("said by the later job\n")
     fake_slurm.job(later, "RUNNING", folder=str(array.folder))
-    assert (second.status.state, second.logs(), second.why().run.id) == ("RUNNING", "said by the later job\n", later)
-    for ask, request in ((second.checkpoint, "checkpoint\n"), (second.stop, "stop\n")):
+    newer = kit.find(array.name, task=1)
+    for task, state, said, job_id in ((second, "FAILED", "said before\n", f"{array.id}_1"), (newer, "RUNNING", "said by the later job\n", later)):
+        assert (task.status.state, task.logs(), task.why().run.id) == (state, said, job_id)
+    for ask, request in ((newer.checkpoint, "checkpoint\n"), (newer.stop, "stop\n")):
         ask()
         assert (log / later / "request").read_text() == request
+    with pytest.raises(kit.KitError, match="is not running"):
+        second.stop()
     second.cancel()
+    assert fake_slurm.states()[later] == "RUNNING"
+    newer.cancel()
     assert fake_slurm.states()[later] == "CANCELLED"
+    assert first.status.state == "FAILED"
     with pytest.raises(kit.KitError, match="has no task 0\n  fix: its tasks are 1"):
-        _ = first.status
+        kit.find(array.name, task=0)
 
 
 def test_a_lost_answer_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,16 @@ from kit.base.errors import KitError
 from kit.diagnose.why import report
 from kit.diagnose.why.report import Report
 from kit.files import safe_read
-from kit.runs import array_status, asking, cancelling, job_watch, log_files, status
+from kit.runs import (
+    array_status,
+    asking,
+    cancelling,
+    history,
+    job_watch,
+    log_files,
+    lookup,
+    status,
+)
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.log_files import LogChoice
@@ -61,22 +70,29 @@ class RunHandle:
 
     def why(self) -> Report:
         """Return why the run failed; str() of it is what `kit why` prints."""
-        return report.why(str(self.folder), self.task)
+        return report.why(self._word, self.task)
 
     def cancel(self) -> None:
         """Cancel the run. Raise KitError where nobody knows which job that would end."""
-        cancelling.cancel(str(self.folder), self.task)
+        cancelling.cancel(self._word, self.task)
 
     def checkpoint(self) -> None:
         """Have the ranks write a checkpoint, and go on. Raise KitError where they cannot."""
-        asking.ask(str(self.folder), asking.CHECKPOINT, self.task)
+        asking.ask(self._word, asking.CHECKPOINT, self.task)
 
     def stop(self) -> None:
         """End the run as kit stop does. Raise KitError where that cannot be."""
-        asking.ask(str(self.folder), asking.STOP, self.task)
+        asking.ask(self._word, asking.STOP, self.task)
+
+    @property
+    def _word(self) -> str:
+        return self.id if self._run().is_exact else str(self.folder)
 
     def _run(self) -> Run:
-        return array_status.find(str(self.folder), self.task)[0]
+        """Return the run under this id: a user may have submitted its directory once more."""
+        run = lookup.find(str(self.folder))
+        own = self.id and lookup.of_job(self.id, run, history.noted_as(self.id))
+        return own or run
 
 
 def _content(log: Path, tail: Optional[int]) -> bytes:
