@@ -143,6 +143,18 @@ def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:
     )
 
 
+@pytest.mark.parametrize("typed", ["a=[64,64],[128,128]", "a=(0.9,0.95)", "a={x:1,y:2}", 'a="x,y"'])
+def test_a_comma_inside_of_a_typed_value_makes_no_two_values_of_it(typed: str, dry_run) -> None:
+    done = dry_run("command: train.py {a}\n", "--sweep", typed, check=False)
+    problem = f"kit: --sweep: each comma in '{typed}' separates two values, also in brackets and quotes\n"
+    assert done.stderr == f"{problem}  fix: write values that have commas in the job file: `sweep: {{a: ['1,2', '3,4']}}`\n"
+
+
+def test_brackets_that_end_and_a_single_value_are_values(dry_run) -> None:
+    assert "KIT_SWEEP_a=('[1]' '(2)' '')\n" in dry_run("command: train.py {a}\n", "--sweep", 'a=[1],(2),""').stdout
+    assert "KIT_SWEEP_a=(')')\n" in dry_run("command: train.py {a}\n", "--sweep", "a=)").stdout
+
+
 def test_points_whose_names_are_all_typed_are_replaced_by_the_grid(dry_run) -> None:
     shown = dry_run("command: train.py {a} {b}\nsweep: [{a: 1, b: 2}, {a: 3, b: 4}]\n", "--sweep", "b=5,6", "--sweep", "a=7").stdout
     assert "KIT_SWEEP_b=(5 6)\nKIT_SWEEP_a=(7 7)\n" in shown

@@ -74,7 +74,17 @@ def _typed_values(option: str, name: str, text: str, problems: Problems) -> list
     if "" in found:
         fix = f"name its values: {option} {name}=1,2; an empty one: {option} '{name}=1,\"\"'"
         problems.add(option, f"the sweep's {name} has an empty value in '{name}={text}'", fix)
+    elif len(found) > 1 and any(map(_is_cut, found)):
+        problem = f"each comma in '{name}={text}' separates two values, also in brackets and quotes"
+        fix = f"write values that have commas in the job file: `sweep: {{{name}: ['1,2', '3,4']}}`"
+        problems.add(option, problem, fix)
     return [Located("" if value == '""' else value, option) for value in found]
+
+
+def _is_cut(value: str) -> bool:
+    """Return whether a value lacks an end of its brackets or quotes: a comma in them has cut it."""
+    odd = (value.count(pair[0]) != value.count(pair[1]) for pair in ("()", "[]", "{}"))
+    return value.count('"') % 2 == 1 or any(odd)
 
 
 def count(sweep: Sweep) -> int:
