@@ -155,6 +155,15 @@ def test_brackets_that_end_and_a_single_value_are_values(dry_run) -> None:
     assert "KIT_SWEEP_a=(')')\n" in dry_run("command: train.py {a}\n", "--sweep", "a=)").stdout
 
 
+def test_a_name_in_lines_of_bash_is_said_to_stay_as_it_is(dry_run) -> None:
+    job = "command: train.py {lr}\nenv: {lr: '{lr}'}\nsweep: {lr: [1, 2]}\nsetup: |\n  mkdir -p out/{lr} out/{lr}/x out/${lr}\n"
+    assert [line for line in dry_run(job).stderr.splitlines() if "values" in line or "fix" in line] == [
+        "kit: job.yaml:4: warning: kit puts no values into setup: in every task, {lr} stays {lr}",
+        '  fix: write `env: {LR: "{lr}"}`, and "$LR" in setup',
+    ]
+    assert "stays" not in dry_run(job.replace("out/{lr}", "out/{x}")).stderr
+
+
 def test_points_whose_names_are_all_typed_are_replaced_by_the_grid(dry_run) -> None:
     shown = dry_run("command: train.py {a} {b}\nsweep: [{a: 1, b: 2}, {a: 3, b: 4}]\n", "--sweep", "b=5,6", "--sweep", "a=7").stdout
     assert "KIT_SWEEP_b=(5 6)\nKIT_SWEEP_a=(7 7)\n" in shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Optional
 
 from kit.base import quote
@@ -9,6 +11,9 @@ from kit.base.errors import Problems, did_you_mean
 from kit.config import sweeps
 from kit.config.job import Job
 from kit.config.sweeps import Sweep, Table
+from kit.plan import run_paths
+
+_IN_BASH = re.compile(rf"(?<!\$){sweeps.PLACEHOLDER.pattern}")  # not bash's own ${name}
 
 
 def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:
@@ -25,6 +30,7 @@ def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:
         fix = 'remove it; to limit how many run at a time: `array: "%4"`'
         problems.add(job.where("array"), "the sweep has numbers for its tasks already", fix)
     _check_names(job, job.sweep, problems)
+    _warn_of_bash(job, {name for names in job.sweep for name in names}, problems)
     tasks = sweeps.count(job.sweep)
     if tasks > sweeps.MOST:
         part = "--sweep seed=1,2,3 replaces the file's values of that name"
@@ -95,7 +101,23 @@ def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
         if name not in used and job.command:
             example = f"`command: train.py --{name} {{{name}}}`"
             if job.script:
-                variable = name.upper()
-                example = f'`env: {{{variable}: "{{{name}}}"}}`, and "${variable}" in the script'
+                example = _by_variable(name, "the script")
             fix = f"write {{{name}}} where its value belongs: {example}"
             problems.add(where, f"the sweep's {name} is not used", fix)
+
+
+def _warn_of_bash(job: Job, places: Collection[str], problems: Problems) -> None:
+    """Warn of a {name} in lines of bash, which all tasks would get as it stands."""
+    for key in run_paths.LINES:
+        for name in dict.fromkeys(_IN_BASH.findall(getattr(job, key))):
+            if name in places:
+                problem = (
+                    f"kit puts no values into {key}: in every task, {{{name}}} stays {{{name}}}"
+                )
+                problems.warn(job.where(key), problem, f"write {_by_variable(name, key)}")
+
+
+def _by_variable(name: str, place: str) -> str:
+    """Return how lines of bash read a task's value."""
+    variable = name.upper()
+    return f'`env: {{{variable}: "{{{name}}}"}}`, and "${variable}" in {place}'
