@@ -191,6 +191,15 @@ def test_python_finds_all_tasks_of_an_array_of_which_one_was_submitted_again(tmp
     assert [len(each.status.tasks) for each in (first, find("5"), find("train"))] == [2, 2, 1]
 
 
+def test_values_that_were_edited_by_hand_are_not_shown_as_those_of_the_submission(tmp_path: Path, tools, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/arrays.md: to try other values edit env.sh, or add one to each of its arrays."""
+    tools("squeue", "5_0|RUNNING|N/A|0:12|1:00|node1|None|@/train-5")
+    run = submitted(tmp_path, "5", "0-2")
+    (Path(run.folder) / "run.json").write_text(json.dumps({"plan": {"program": {"sweep": [["lr", ["0.1", "a b"]], ["seed", ["1", "2"]]]}}}))
+    (Path(run.folder) / "env.sh").write_text("x=1\nKIT_SWEEP_lr=(0.1 'a b' 7)\nKIT_SWEEP_seed=(1 20)\n")
+    assert [task["values"] for task in run_views.whole_json(status.query([run])[0])["tasks"]] == [{"lr": "0.1"}, {"lr": "a b"}, {}]
+
+
 def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "5", "0-3", _0=DONE, _1="kit: node1: job\n")
     tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")

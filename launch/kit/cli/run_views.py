@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Optional
 
 from kit.base import formats
 from kit.cli import tables
+from kit.files import safe_read
+from kit.plan import sweep_table
 from kit.runs import array_status, events, log_files, nccl_network, run_dir
 from kit.runs.history import Run
 from kit.runs.job_status import Status
@@ -86,7 +89,11 @@ def _show_tasks(shown: Status) -> None:
 
 def _measured_tasks(shown: Status) -> Iterator[tuple[Status, dict[str, str]]]:
     """Yield each task, and what it used if it has ended, with its values."""
-    sweep = run_dir.recorded_plan(shown.run.paths.folder).program.sweep
+    paths = shown.run.paths
+    sweep = run_dir.recorded_plan(paths.folder).program.sweep
+    with suppress(OSError):  # another user's, which nobody else can read
+        env = safe_read.read(paths.env).decode("utf-8", "surrogateescape")
+        sweep = sweep_table.unedited(sweep, env)
     for task in array_status.measured(array_status.tasks(shown)):
         place = task.run.task or 0
         yield task, {name: column[place] for name, column in sweep if place < len(column)}

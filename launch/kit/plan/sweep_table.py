@@ -71,6 +71,21 @@ def word(text: str, table: Table) -> str:
     return written + (quote.bash(literal) if literal or not written else "")
 
 
+def unedited(table: Table, env: str) -> Table:
+    """Return the columns of which env.sh still has what is recorded; a user may edit that file.
+
+    Behind the recorded values there may be those of tasks that were added.
+    """
+    written = {
+        name: f"\nKIT_SWEEP_{name}={quote.bash_array(list(words))}"[:-1] for name, words in table
+    }
+    return tuple(
+        (name, words)
+        for name, words in table
+        if written[name] + ")" in env or written[name] + " " in env
+    )
+
+
 def _fix_of_twice(sweep: Sweep) -> str:
     """Return the fix for a name that is in a list of points and given once more."""
     points = max(sweep, key=len)
