@@ -432,6 +432,15 @@ def test_the_directory_of_an_array_names_its_failed_tasks_as_its_name_does(is_no
         report.why(run.folder)
 
 
+def test_the_only_task_of_an_array_needs_no_name(tmp_path: Path, kit) -> None:
+    """kit rerun 4_1 makes an array of one task."""
+    run = submitted(tmp_path, "5", "1", _1=FAILED)
+    (Path(run.folder) / "run.json").write_text("{}")
+    environment = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+    assert kit("why", "5", **environment).stdout == kit("why", "5_1", **environment).stdout
+    assert array_status.single("5").id == "5_1"
+
+
 def test_one_task_that_ran_here_is_no_array_where_its_directory_was_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kit, kit_here) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('said')\n")

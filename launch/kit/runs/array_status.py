@@ -84,11 +84,12 @@ def logs(run: Run, wanted: Optional[int], choice: LogChoice) -> list[Path]:
 
 
 def single(word: Optional[str], number: Optional[int] = None) -> Run:
-    """Return a run that is not an array, or one task of an array: 12_3."""
+    """Return a run that is not an array, or one task of an array: 12_3, or the only one it has."""
     run, wanted = find(word, number)
-    if run.array and (wanted is None or not run.id):
+    tasks = chosen(run, wanted)
+    if len(tasks) > 1 or (run.array and not run.id):
         raise NotSingle(run)
-    return chosen(run, wanted)[0]
+    return tasks[0]
 
 
 class NotSingle(UsageError):
