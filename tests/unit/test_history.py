@@ -377,6 +377,16 @@ def test_two_tasks_of_a_sweep_differ_in_their_values(tmp_path: Path, kit_here) -
     assert "do not differ" in kit_here("diff", "task0", "again").out
 
 
+def test_two_tasks_that_were_started_again_alone_differ_in_their_values(tmp_path: Path, kit_here) -> None:
+    """By kit rerun --task 1 and --task 3: each is an array of one task, which keeps its number."""
+    for array in ("1", "3", "0-3"):
+        (tmp_path / array).mkdir()
+        plan = {"layout": {"name": "train", "array": array, "run_dir": str(tmp_path / array)}, "program": {"sweep": [["lr", [".1", ".2", ".3", ".4"]]]}}
+        (tmp_path / array / "run.json").write_text(json.dumps({"kit": "0", "job_id": "9", "plan": plan}))
+    assert kit_here("diff", "1", "3").out.split("\n\n")[2].splitlines()[:3] == ["variables:", "  SLURM_ARRAY_TASK_ID: 1 -> 3", "  lr: .2 -> .4"]
+    assert "lr: .2 -> (not there)" in kit_here("diff", "1", "0-3").out
+
+
 def test_where_no_rank_began_the_logs_of_failed_ranks_are_not_looked_for(tmp_path: Path, kit_here) -> None:
     (tmp_path / "run/log/5").mkdir(parents=True)
     history.ended(noted_run(tmp_path / "run", "train", 1, 2, "5", local=True), "FAILED")

@@ -95,13 +95,13 @@ class Side:
         return {name: self._show(value) for name, value in values}
 
     def _task(self) -> Iterator[tuple[str, str]]:
-        """Yield the number and the values of the task of a sweep that `kit run --task` ran."""
-        number = (self.record.get("job_id") or "").partition("_")[2]
-        tasks = [str(task) for task in task_numbers.numbers(self.plan.layout.array or "")]
-        if number not in tasks:
+        """Yield the number and the values of a task that `kit run` or `kit rerun` started alone."""
+        array = self.plan.layout.array or ""
+        number = (self.record.get("job_id") or "").partition("_")[2] or array
+        if not number.isdecimal() or int(number) not in task_numbers.numbers(array):
             return
         yield "SLURM_ARRAY_TASK_ID", number
-        place = tasks.index(number)
+        place = int(number)
         for name, column in self.plan.program.sweep:
             yield name, column[place] if place < len(column) else ""
 
