@@ -67,6 +67,7 @@ OWN = [
     *("conda run -n x --cwd composer python t.py", "uv run --module train deepspeed", "uv run -m train torchrun"),
     *("ray start --head", "ray job submit -- python t.py", "megatron export", "trl vllm-serve --model m", "lmf webui", "ds.py"),
     *("axolotl preprocess c.yml", "axolotl train c.yml --launcher=python", "python -m axolotl.cli.train c.yml", "tune run full --config c", "swift export"),
+    *("wandb sync wandb/offline-run-1", "wandb sweep --cancel x"),
 ]
 
 
@@ -83,6 +84,7 @@ def test_a_program_of_ones_own_is_taken(command: str) -> None:
     [
         *("axolotl train c.yml", "uv run axolotl train c.yml --launcher torchrun", "/venv/bin/llamafactory-cli train c.yml", "swift sft --model x"),
         *("tune run --nproc_per_node 8 full --config c", "trl sft --config c", "trl reward", "trl rloo", "lmf train c.yaml", "megatron pt"),
+        *("wandb agent --count 1 me/project/sweep", "uv run wandb agent me/project/sweep"),
     ],
 )
 def test_a_program_with_a_launcher_of_its_own_is_known(command: str) -> None:

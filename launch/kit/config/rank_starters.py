@@ -83,6 +83,9 @@ OWN_LAUNCHERS: dict[tuple[str, ...], str] = {
         for name in ("llamafactory-cli", "lmf")
     },
     **{(tool, name): _ONCE for tool in ("swift", "megatron") for name in _OF_SWIFT},
+    # Ranks that know of each other would be trials with different values.
+    ("wandb", "agent"): "start an agent in each task of an array, of one rank: `array: 0-7` and "
+    "`gpus_per_node: 1`; for trials that start torchrun themselves: `launcher: spawn`",
     **{
         ("trl", name): f"start `python -m trl.scripts.{name} ...` instead, which is one rank, and "
         "ignores Accelerate's options: docs/your-line.md#accelerate-launch has their place"
