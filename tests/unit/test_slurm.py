@@ -109,6 +109,14 @@ def test_of_a_node_that_slurm_does_not_know_the_fix_has_the_list_that_names_it(s
     assert done.stderr.endswith(f"kit: sbatch refuses: Batch job submission failed: Invalid node name specified\n  fix: {fix}\n")
 
 
+def test_of_an_array_that_slurm_refuses_the_fix_says_which_numbers_it_takes(stub, kit, tmp_path: Path) -> None:
+    said = "Batch job submission failed: Invalid job array specification"
+    stub("sbatch", f"echo 'sbatch: error: {said}' >&2; exit 1")
+    done = kit("submit", "train.py", "--array", "0-4999%8", check=False)
+    fix = "Slurm read `--array=0-4999%8`: correct it in the job, or in the cluster's profile; its numbers end below MaxArraySize: scontrol show config"
+    assert done.stderr == f"kit: sbatch refuses: {said}\n  fix: {fix}\n"
+
+
 @pytest.mark.slow
 def test_following_outlives_a_controller_that_does_not_answer(stub, kit, tmp_path: Path) -> None:
     stub("sbatch", "echo 5")

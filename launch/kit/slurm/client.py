@@ -116,7 +116,8 @@ def check(
 def _fix_of_script(script: Path, words: str) -> str:
     """Return a fix with the #SBATCH line whose option sbatch means, if it says which."""
     named = re.search(r"(?:^|\s)'?--([a-z][a-z-]+)", words)
-    option = named[1] if named else "exclude|nodelist" if "Invalid node name" in words else ""
+    meant = {"Invalid node name": "exclude|nodelist", "Invalid job array": "array"}
+    option = named[1] if named else next((meant[each] for each in meant if each in words), "")
     found: list[str] = []
     if option:
         with contextlib.suppress(OSError):
@@ -126,6 +127,8 @@ def _fix_of_script(script: Path, words: str) -> str:
         return "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
     read = " and ".join(f"`{line}`" for line in found)
     fix = f"Slurm read {read}: correct it in the job, or in the cluster's profile"
+    if option == "array":
+        fix += "; its numbers end below MaxArraySize: scontrol show config"
     if any(line.startswith("--exclude") for line in found):
         fix += "; nodes that kit itself leaves out: kit nodes, kit nodes --forget NODE"
     return fix
