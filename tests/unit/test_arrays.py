@@ -200,6 +200,18 @@ def test_values_that_were_edited_by_hand_are_not_shown_as_those_of_the_submissio
     assert [task["values"] for task in run_views.whole_json(status.query([run])[0])["tasks"]] == [{"lr": "0.1"}, {"lr": "a b"}, {}]
 
 
+def test_a_failed_task_that_a_user_requeues_is_no_failed_one(tmp_path: Path, tools) -> None:
+    """By scontrol requeue 5_1, while other tasks run."""
+    submitted(tmp_path, "5", "0-1", _1=FAILED)
+    for first, second, detail in (
+        ("RUNNING", "FAILED", "1 running, 1 failed"),
+        ("RUNNING", "RUNNING", "2 running"),
+        ("COMPLETED", "COMPLETED", "2 completed"),
+    ):
+        tools("squeue", "\n".join(f"5_{task}|{state}|N/A|0:12|1:00|node1|None|@/train-5" for task, state in enumerate((first, second))))
+        assert status.query(history.runs())[0].detail == f"array of 2: {detail}"
+
+
 def test_an_array_that_slurm_has_forgotten_is_known_by_its_logs_and_accounts(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "5", "0-3", _0=DONE, _1="kit: node1: job\n")
     tools("squeue", "9|RUNNING|N/A|0:00|1:00|n|None|/run")

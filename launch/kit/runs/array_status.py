@@ -166,8 +166,10 @@ def summary(found: tuple[Status, ...]) -> str:
 def _query_task(
     run: Run, queue: job_status.Queue, accounts: job_status.Accounts, gone: bool
 ) -> Status:
-    if run.state:
+    job = job_status.queued(run, queue)
+    if run.state and not (job and slurm.is_active(job.state)):  # nor requeued since, by a user
         return Status(run, run.state)
+    run = replace(run, state="")
     found = job_status.query(run, queue, accounts)
     if found.state == "LOST" and gone and not run.paths.batch_log(run.id).exists():
         return Status(run, "CANCELLED", "before it started")
