@@ -83,6 +83,19 @@ def test_the_late_ones_among_many_are_named(run: Path) -> None:
     assert f"kit: error: node0000: not ready after 2 s: {named} and {NODES // 100 - 10} more\n  fix: " in done.stderr
 
 
+def test_a_node_that_was_killed_is_named_at_once_where_thousands_of_ranks_missed_it(kit, tmp_path: Path) -> None:
+    run = made(kit, tmp_path / "many", 4000)
+    for number in range(1, 4000):
+        own = {"node": f"node{number:04}", "rank": number, "local_rank": 0}
+        event_lines.add(run / "log/4711", f"node{number:04}", "rank_ended", 1_795_266_353.969723, **own, code=1, stopped=False)
+    (run / "log/slurm-4711.out").write_text("srun: error: node0000: task 0: Killed\n")
+    before_s = cpu_s()
+    done = start(run, f"exec {ready('1', '2', '3')} '{run.parent}/hosts'; else exit 137", 4000)
+    assert done.returncode == 137
+    assert "kit: error: node0000: nothing there could say why its part of the job ended (srun: Killed); " in done.stderr
+    assert cpu_s() - before_s < 15  # a pattern of bash took 45 s, and 64 times as long for eight ranks on each node
+
+
 def test_nodes_are_named_in_their_order_with_the_tools_of_busybox(tmp_path: Path) -> None:
     script = f'source "{SCRIPTS}/lib/messages.sh"; printf "node%d\\n" {{12..1}} | kit::first_ten'
     done = bash(script, env=environment(PATH=str(busybox(tmp_path / "bin"))))
