@@ -45,6 +45,19 @@ def test_ranks_of_the_sites_hooks_do_not_reach_a_program_that_starts_its_own(tmp
     assert (done.returncode, done.stdout) == (0, "".join(f"[node1] {name} unset\n" for name in names)), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("node", "hard", "allowed", "warned"), [("0", 4000, "1600", False), ("0", 1000, "1000", False), ("0", 300, "300", True), ("1", 4000, "256", False)]
+)
+def test_the_first_node_may_hold_a_connection_of_each_rank(node: str, hard: int, allowed: str, warned: bool, tmp_path: Path) -> None:
+    """torch's store is there; with the usual 1,024 files, more than a thousand ranks would wait for it until their time is over."""
+    run = run_dir(tmp_path, "ulimit -Sn", nodes=100, processes=4, launcher="spawn")
+    limits = f"ulimit -Sn 256; ulimit -Hn {hard}; exec bash spawn.sh "
+    facts = ["NNODES=100", f"NODE_RANK={node}", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=61000", f"KIT_LOG_DIR={run}/log"]
+    done = subprocess.run(["bash", "-c", limits + " ".join(facts)], cwd=run, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"[node{node}] {allowed}\n"), done.stderr
+    assert ("kit: warning: node7: only 300 files may be open here, and each of 400 ranks will connect to this node" in done.stderr) == warned
+
+
 def test_a_full_disk_keeps_no_python_from_being_found(tmp_path: Path) -> None:
     stub(tmp_path / "bin", "python3", "exit 0\n")
     script = (

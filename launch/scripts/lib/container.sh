@@ -33,6 +33,7 @@ container::begin() {
   # The image is the same on all nodes, so one process reports it.
   [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || container::report_overridden
   container::check_gpus
+  container::allow_connections
   container::set_variables
   [[ "${KIT_RUNTIME}" == none ]] || container::set_user
   cd -- "${KIT_WORKDIR}" || container::lack_workdir
@@ -91,6 +92,18 @@ container::check_gpus() {
     return 0
   fi
   export KIT_GPUS_PER_NODE
+}
+
+# container::allow_connections - torch's store on the first node, in torchrun or in rank 0, holds a connection or two of each rank, and each
+# is an open file. A shell's usual limit is 1,024, which Slurm hands on from where the job was submitted. Ranks that are not let in
+# wait for ten minutes or more, and then say that their connection has timed out.
+container::allow_connections() {
+  local -ri kit_ranks="$((NNODES * NPROC_PER_NODE))"
+  [[ "${NODE_RANK:-0}${SLURM_LOCALID:-0}" == 00 && -z "${KIT_INSTEAD[*]:-}" && "$(ulimit -Sn)" != unlimited ]] && (($(ulimit -Sn) < 4 * kit_ranks)) || return 0
+  ulimit -Sn "$((4 * kit_ranks))" 2>/dev/null || ulimit -Sn "$(ulimit -Hn)" || true
+  (($(ulimit -Sn) > kit_ranks)) ||
+    kit::warn "only $(ulimit -Sn) files may be open here, and each of ${kit_ranks} ranks will connect to this node: some may wait in vain" \
+      "have LimitNOFILE=131072 set for slurmd; what counts is the hard limit: ulimit -Hn"
 }
 
 # container::report_overridden - the job's variables that the image, or a hook of the site, sets to something else. The job's
