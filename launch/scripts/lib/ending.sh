@@ -192,11 +192,13 @@ ending::name_rank() {
   exit "${code}"
 }
 
-# ending::show_refusals - where nodes said why they could not start: ends with each reason once, behind the names of all that gave it.
+# ending::show_refusals - where nodes said why they could not start: ends with each reason once, behind the names of all that gave it. Of
+# many, since each may have a number of its own in it, the first ten, and then how many more.
 ending::show_refusals() {
   local nodes cause problem fix refused=''
   while IFS=$'\t' read -r cause problem fix nodes; do
     refused=yes
+    [[ -n "${problem}" ]] || { kit::say "other nodes gave ${cause} more reasons: ${KIT_ATTEMPT_DIR}/NODE.out" && continue; }
     nodes="$(printf '%s' "${nodes// /$'\n'}" | kit::first_ten)" problem="$(printf '%b' "${problem}")" fix="$(printf '%b' "${fix}")"
     event::note node_refused node "${nodes}" cause "${cause}" problem "${problem}" fix "${fix}"
     SLURMD_NODENAME="${nodes}" kit::error "${problem}" "${fix}"
@@ -205,7 +207,7 @@ ending::show_refusals() {
     { reason = $3 "\t" $4 "\t" $5 }
     !(reason in nodes) { order[++count] = reason }
     !((reason, $2) in said) { said[reason, $2]; nodes[reason] = nodes[reason] (reason in nodes && nodes[reason] != "" ? " " : "") $2 }
-    END { for (i = 1; i <= count; i++) print order[i] "\t" nodes[order[i]] }')
+    END { for (i = 1; i <= count && i <= 10; i++) print order[i] "\t" nodes[order[i]]; if (i <= count) print count - 10 }')
   [[ -z "${refused}" ]] || exit 1
 }
 
