@@ -89,6 +89,15 @@ def test_status_tells_the_last_lines_of_the_last_attempt(run: history.Run) -> No
     ]
 
 
+def test_status_tells_the_last_lines_of_some_of_thousands_of_logs(run: history.Run, kit_here) -> None:
+    logs = run.paths.logs("7") / "attempt2"
+    for number in range(2, 300):
+        (logs / f"node{number}.out").write_text(f"node{number} in 2\n")
+    lines = kit_here("status", "7").out.partition("run directory: ")[2].splitlines()[1:]
+    ends = ["rank0      exit code 1: rank 0 in 2", *(f"{f'node{number}':10} node{number} in 2" for number in range(1, 200))]
+    assert [line.strip() for line in lines] == [*ends, "and 101 more nodes and ranks: kit logs 7 --node NAME, or --rank N"]
+
+
 def test_the_logs_of_a_run_whose_attempts_share_them_are_all_shown(run: history.Run, kit_here) -> None:
     """An attempt that cannot make its folder writes to the first one's logs."""
     logs = run.paths.logs("7")

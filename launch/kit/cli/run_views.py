@@ -16,6 +16,7 @@ from kit.runs.job_status import Status
 from kit.runs.log_files import LogEnd
 from kit.runs.nccl_network import NcclNetwork
 
+MOST_LOGS = 200  # whose last lines are shown
 NETWORK_FIX = "the nodes' logs say what to do: kit logs; see docs/fabric.md"
 
 
@@ -53,13 +54,16 @@ def _time(item: Status) -> str:
 
 
 def show_one(shown: Status) -> None:
-    """Print the run, and for each node and rank its exit code and the last line of its log."""
+    """Print the run, and for each node and rank its exit code and the last line of its log.
+
+    Where there are thousands of them: of those that failed first, else of the first nodes.
+    """
     show([shown])
     run = shown.run
     print(f"\nrun directory: {run.folder}")
     if run.array:
         _show_tasks(shown)
-    network, logs = _logs(run)
+    network, logs, more = _logs(run, MOST_LOGS)
     if network.used:
         print(f"network: {', '.join(network.used)}, as NCCL says")
     if network.warning:
@@ -67,13 +71,20 @@ def show_one(shown: Status) -> None:
     for log in logs:
         failed = "" if log.exit_code is None else f"exit code {log.exit_code}: "
         print(f"  {log.name:10} {failed}{log.last_line}")
+    if more:
+        print(f"  and {more} more nodes and ranks: kit logs {run.id} --node NAME, or --rank N")
 
 
-def _logs(run: Run) -> tuple[NcclNetwork, list[LogEnd]]:
-    """Return what the logs and events of a run's last attempt say of its network, and its logs."""
+def _logs(run: Run, most: Optional[int] = None) -> tuple[NcclNetwork, list[LogEnd], int]:
+    """Return what a run's last attempt says of its network, its logs, and how many more it has."""
     found = events.read(run.paths.logs(run.id))
     place = run.paths.attempt_logs(run.id, events.last_number(found))
-    return nccl_network.read(place, found), log_files.ends(run.paths, run.id, found)
+    stems = chosen = log_files.stems(run.paths, run.id, found)
+    if most and len(stems) > most:
+        failed = [f"rank{each.rank}" for each in events.failed_ranks(found)]
+        chosen = list(dict.fromkeys([*failed, *stems]))[:most]
+    logs = log_files.ends(run.paths, run.id, found, chosen)
+    return nccl_network.read(place, found), logs, len(stems) - len(chosen)
 
 
 def _show_tasks(shown: Status) -> None:
@@ -119,7 +130,7 @@ def status_json(status: Status) -> dict[str, Any]:
 def whole_json(status: Status) -> dict[str, Any]:
     """Return a run with its tasks, and with its logs, one for each node and rank."""
     run = status.run
-    network, logs = _logs(run)
+    network, logs, _ = _logs(run)
     return {
         **status_json(status),
         "tasks": _tasks(status) if run.array else [],

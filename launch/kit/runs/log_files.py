@@ -124,16 +124,24 @@ class LogEnd(NamedTuple):
     last_line: str
 
 
-def ends(run: RunPaths, job_id: str, found: list[events.Event]) -> list[LogEnd]:
-    """Return the ends of the logs of an attempt, those of its nodes first, by its events."""
-    # There may be 10,000 of them: only names are handled that need no look at the file system.
+def stems(run: RunPaths, job_id: str, found: list[events.Event]) -> list[str]:
+    """Return the names of the logs of an attempt, such as node1 or rank7, those of nodes first."""
+    # There may be 40,000 of them: only names are handled that need no look at the file system.
     place = str(run.attempt_logs(job_id, events.last_number(found)))
-    stems = [name[: -len(".out")] for name in safe_read.names(place) if name.endswith(".out")]
-    stems.sort(key=lambda stem: (stem.startswith("rank"), natural(stem)))
+    known = [name[: -len(".out")] for name in safe_read.names(place) if name.endswith(".out")]
+    return sorted(known, key=lambda stem: (stem.startswith("rank"), natural(stem)))
+
+
+def ends(
+    run: RunPaths, job_id: str, found: list[events.Event], chosen: Optional[list[str]] = None
+) -> list[LogEnd]:
+    """Return the ends of the logs of an attempt by its events: of all, or of the chosen ones."""
+    place = str(run.attempt_logs(job_id, events.last_number(found)))
+    chosen = stems(run, job_id, found) if chosen is None else chosen
     codes = {f"rank{each.rank}": each.code for each in events.failed_ranks(found)}
     has_ended = events.last(found, "ends") is not None
     found_ends = []
-    for stem in stems:
+    for stem in chosen:
         nothing = "(nothing)" if has_ended or stem in codes else "(nothing yet)"
         last = last_line(f"{place}/{stem}.out", nothing)
         found_ends.append(LogEnd(stem, codes.get(stem), last))
