@@ -274,6 +274,18 @@ def test_what_a_person_asks_for_is_done_once_and_what_nobody_asks_for_is_not(
     assert (run / "requeued").exists() == (code == AGAIN)
 
 
+@pytest.mark.parametrize(("nodes", "seconds"), [(1, 2), (499, 2), (1000, 4), (4000, 10)])
+def test_many_ranks_look_less_often_whether_a_checkpoint_is_wanted(nodes: int, seconds: int) -> None:
+    """Each look may be a question to the file server, and there are 32,000 ranks on 4,000 nodes."""
+    script = """
+    read() { printf '%s\\n' "$*" >&2 && builtin read "$@"; }
+    source "${KIT_RUN_DIR}/lib/asking.sh"
+    asking::for_checkpoint < <(echo 1)
+    """
+    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), NNODES=str(nodes), KIT_CHECKPOINT_FILE="/nowhere"))
+    assert done.stderr == f"-r kit_program\n-r -t {seconds} _\n"
+
+
 @pytest.mark.parametrize(
     ("request_", "number", "code", "said"),
     [
