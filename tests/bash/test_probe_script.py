@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit.config.image_files import fingerprint
-from running import SCRIPTS, as_ordinary_user, environment, stub, turkish
+from running import SCRIPTS, as_ordinary_user, bash, environment, stub, turkish
 
 
 def facts(*words: str, before: tuple[str, ...] = (), scripts: Path = SCRIPTS, **variables: str) -> list[list[str]]:
@@ -30,6 +30,18 @@ def of(found: list[list[str]], *names: str) -> list[list[str]]:
 def test_the_version_of_bash_is_told() -> None:
     version = subprocess.run(["bash", "-c", 'printf %s "${BASH_VERSION}"'], capture_output=True, text=True).stdout
     assert of(facts(), "bash") == [["bash", version]]
+
+
+def test_a_node_among_thousands_asks_for_its_own_name_once() -> None:
+    script = """
+    source "${KIT_RUN_DIR}/lib/reach.sh"
+    kit::node() { printf 'asked\\n' >&2 && printf 'node7'; }
+    NODES=(node{0..4095})
+    reach::neighbours
+    """
+    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+    assert done.stdout.split() == ["node0", *(f"node{number}" for number in range(8, 24))]
+    assert done.stderr.split() == ["asked"]
 
 
 def test_a_bash_that_is_too_old_for_a_run_tells_of_the_runtimes_all_the_same(tmp_path: Path) -> None:

@@ -66,8 +66,10 @@ exec::become() {
   done
   local -a hosts
   local -i rank=0
+  local own
+  own="$(kit::node)" # once: a process for each of 4,000 nodes takes seconds
   kit::split hosts , "${KIT_HOSTS}"
-  while ((rank < ${#hosts[@]} - 1)) && [[ "${hosts[rank]}" != "$(kit::node)" ]]; do rank+=1; done
+  while ((rank < ${#hosts[@]} - 1)) && [[ "${hosts[rank]}" != "${own}" ]]; do rank+=1; done
   export NODE_RANK="${rank}" KIT_BESIDE=yes
   # By the first rank's number the engines name the node's container.
   [[ -z "${KIT_LOOPBACK:-}" ]] || export SLURM_PROCID=$((rank * KIT_TASKS_PER_NODE))
