@@ -68,13 +68,18 @@ def test_a_node_that_answers_in_part_is_shown_in_part(srun) -> None:
     srun(f"head -n 40 '{RECORDED}'; exec sleep 60")
     assert shown()[:2] == [
         "kit: train (7), 4:12 of 1:00:00: 3 of 4 ranks seen on 2 nodes",
-        "node1, node2 did not answer within 1 s: some of its processes are not shown",
+        "node[1-2] did not answer within 1 s: some of its processes are not shown",
     ]
 
 
 def test_ranks_without_a_process_are_named_with_their_node(srun) -> None:
     srun(f"grep -v '[[:space:]]626[[:space:]]' '{RECORDED}'")
     assert shown()[1] == "rank 3 has no process on node2"
+
+
+def test_ranks_of_several_nodes_without_a_process_are_one_line(srun) -> None:
+    srun(f"grep -vE '[[:space:]](626|842)[[:space:]]' '{RECORDED}'")
+    assert shown()[1] == "ranks 1,3 have no process on node[1-2]"
 
 
 def ended_since(folder: Path) -> None:

@@ -19,6 +19,7 @@ from kit.diagnose.hang.stacks import Process, Seen
 from kit.files import safe_read, typed_json
 from kit.plan.plan import Plan
 from kit.runs import log_files
+from kit.slurm import hostlist
 
 MOST_RECORDED = 400  # characters
 
@@ -42,11 +43,12 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
     if seen.silent:
         some = any(process.node in seen.silent for process in seen.processes)
         effect = "some of its processes are not shown" if some else "its processes are not shown"
-        yield f"{', '.join(seen.silent)} did not answer within {hang.PATIENCE_S} s: {effect}"
-    for node in dict.fromkeys(seen.missing.values()):
-        missing = [rank for rank, place in seen.missing.items() if place == node]
+        yield f"{hostlist.fold(seen.silent)} did not answer within {hang.PATIENCE_S} s: {effect}"
+    is_known = {rank: bool(node) for rank, node in seen.missing.items()}
+    for missing in formats.by_value(is_known).values():
+        nodes = hostlist.fold(dict.fromkeys(seen.missing[rank] for rank in missing))
         who = formats.ranks_do(missing, "has", "have")
-        yield f"{who} no process on {node or 'any node that answered'}"
+        yield f"{who} no process on {nodes or 'any node that answered'}"
     groups = stacks.groups(seen.processes)
     stuck = ranks.recorded
     if stuck and not any(_shows(group, stuck) for group in groups):
