@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.diagnose.flight import flight
+from kit.diagnose.flight import dumps, flight
 from kit.plan.run_paths import RunPaths
 
 ALL = ("0", "default_pg")
@@ -245,6 +245,16 @@ def send(name: str, nth: int = 1, group: tuple[str, str] = ALL, *, over: bool = 
 )
 def test_who_waits_for_whom_is_told_of_sends_and_receives(traces: dict[int, list[dict[str, Any]]], said: str, tmp_path: Path) -> None:
     assert explained(tmp_path, traces) == said
+
+
+def test_the_ranks_of_a_group_are_kept_once_for_all_dumps(tmp_path: Path) -> None:
+    """Each of 32,000 dumps names them all."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": str([*range(30000)])}}
+    for rank in range(4):
+        (tmp_path / f"flight.1.{rank}").write_bytes(pickle.dumps({"version": "2.10", "pg_config": config, "entries": [DONE]}))
+    found = dumps.read({rank: tmp_path / f"flight.1.{rank}" for rank in range(4)})
+    assert found[3].members["0"] == [*range(30000)]
+    assert len({id(dump.members["0"]) for dump in found.values()}) == 1
 
 
 @pytest.mark.parametrize(

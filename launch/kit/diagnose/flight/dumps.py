@@ -203,9 +203,13 @@ def _configured(trace: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:
     """Yield each process group of a dump, and its ranks."""
     groups = trace.get("pg_config")
     for key, group in groups.items() if isinstance(groups, dict) else ():
-        text = str(group.get("ranks", "")) if isinstance(group, dict) else ""
-        ranks = [int(word) for word in text.strip("[] ").split(",") if word.strip().isdigit()]
-        yield str(key), ranks[: 1 << 16]
+        yield str(key), _ranks(str(group.get("ranks", "")) if isinstance(group, dict) else "")
+
+
+@functools.cache  # each dump has the same, which take 1 MB where they are 32,000
+def _ranks(text: str) -> list[int]:
+    ranks = [int(word) for word in text.strip("[] ").split(",") if word.strip().isdigit()]
+    return ranks[: 1 << 16]
 
 
 class _Plain(pickle.Unpickler):
