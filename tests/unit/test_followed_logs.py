@@ -92,6 +92,21 @@ def test_an_earlier_attempts_logs_are_left_alone_after_a_while_until_the_end(run
     assert seen == [b"[rank0] late\n", b"[rank0] very late\n"]
 
 
+def test_who_follows_rests_as_long_as_a_look_at_all_logs_takes(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server may need seconds for those of 4,000 nodes."""
+    slept: list[float] = []
+    clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s, sleep=slept.append)
+    monkeypatch.setattr(log_copy, "time", clock)
+
+    class Slow(log_copy.Tail):
+        def copy(self, last: bool = False) -> None:
+            clock.now_s += 4 * len(slept)
+
+    states = iter([None, None, "COMPLETED"])
+    assert log_copy.until(Slow(running.paths, "7", print), lambda: next(states), 1.0) == "COMPLETED"
+    assert slept == [1.0, 4.0]
+
+
 @pytest.mark.parametrize("options", ["--rank 0", "--node node1"])
 def test_the_log_of_one_rank_or_node_is_followed_as_it_is_written(options: str, running: Run, fake_slurm: Slurm, begin) -> None:
     log = running.paths.rank_log("7", 1, 0) if "rank" in options else running.paths.node_log("7", 1, "node1")

@@ -247,7 +247,9 @@ def until(
         except KitError:
             tail.copy(last=True)
             raise
+        begun_s = time.monotonic()
         tail.copy(last=result is not None)
         if result is not None:
             return result
-        time.sleep(poll_s)
+        # A file server may need seconds for the logs of thousands of nodes, and others use it, too.
+        time.sleep(max(poll_s, time.monotonic() - begun_s))
