@@ -17,6 +17,7 @@ from kit.cli import messages
 from kit.runs import history, log_copy, sharing
 from kit.runs.history import Run
 
+import event_lines
 from far_side import Slurm
 from plans import noted_run
 
@@ -90,6 +91,16 @@ def test_an_earlier_attempts_logs_are_left_alone_after_a_while_until_the_end(run
     assert seen == [b"[rank0] late\n"]  # 250 nodes' logs are not opened each second
     tail.copy(last=True)
     assert seen == [b"[rank0] late\n", b"[rank0] very late\n"]
+
+
+def test_of_thousands_of_nodes_that_each_refuse_with_a_number_of_their_own_a_few_are_shown(running: Run) -> None:
+    for node in range(30):
+        words = f"/tmp has {node + 1000} MiB free"
+        says(running.paths.node_log("7", 1, f"n{node}"), f"kit: error: n{node}: {words}\n")
+        event_lines.add(running.paths.logs("7"), f"n{node}", "node_refused", node=f"n{node}", problem=words, fix="free some")
+    seen: list[bytes] = []
+    log_copy.Tail(running.paths, "7", seen.append).copy(last=True)
+    assert len([line for line in seen if b"MiB free" in line]) == 20
 
 
 def test_who_follows_rests_as_long_as_a_look_at_all_logs_takes(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ POLL_S = 0.2
 SHARED_POLL_S = 1.0  # of logs on a file server
 FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
 HELD_S = 5.0  # for which the batch script may repeat what a node refused
+UNREPEATED = 20  # lines of such words that are shown: of thousands of nodes it repeats a few itself
 OVER_S = 60.0  # for which a node that was lost may wake up and go on in an earlier attempt's log
 # Of `kit run`, on a machine without Slurm; the batch script then says which rank it was.
 _STAND_IN = re.compile(rb"^kit: local\d+: a task ended with code [^\n]*\n", re.MULTILINE)
@@ -89,6 +90,7 @@ class Tail(_Copy):
         super().__init__(run, job_id, write, lines)
         self.refused: dict[str, tuple[int, list[bytes]]] = {}  # {node: (size of its events, words)}
         self.held: dict[bytes, tuple[float, bytes]] = {}  # {words: when a node said them, its line}
+        self.unrepeated = 0  # such lines that were shown
         self.batch = run.batch_log(job_id)
         self.ending_s = 0.0  # when the batch script was first seen to say how it ends
         self.said = b""  # the last that the batch script said
@@ -137,7 +139,8 @@ class Tail(_Copy):
         """Write why nodes refused, where the batch script has not said it in time."""
         for words, (since_s, line) in list(self.held.items()):
             if last or time.monotonic() - since_s > HELD_S:
-                if words not in self.said:
+                if words not in self.said and self.unrepeated < UNREPEATED:
+                    self.unrepeated += 1
                     self.write(line)
                     self.said += line  # what other nodes say of it later is dropped
                 del self.held[words]
