@@ -63,6 +63,7 @@ class Node:
     fix: str = ""
     inactive: str = ""
     unreadable: tuple[str, ...] = ()
+    device: str = ""  # that containers have in any case
 
 
 NODES = {
@@ -84,6 +85,11 @@ NODES = {
         {**NETWORK, "net/hsn0/type": "1", **cassini(0, "1"), **cassini(1, "1")},
         "cxi - 2 -", "Slingshot", PLUGIN | {"dev/cxi0"},
         ["libnccl-net.so", "libfabric.so.1", "/dev/cxi*"], f"{OFI}; mount the devices: mounts: [/dev/cxi0]",
+    ),
+    "Slingshot beside AMD's GPUs": Node(
+        {**NETWORK, **cassini(0, "1")},
+        "cxi - 1 -", "Slingshot", {*(PLUGIN - {"opt/site/lib/libnccl-net.so"}), "opt/site/lib/librccl-net.so", "dev/cxi0"},
+        ["librccl-net.so", "libfabric.so.1", "/dev/cxi*"], f"{OFI}; mount the devices: mounts: [/dev/cxi0]", device="dev/kfd",
     ),
     "Omni-Path": Node(
         {**NETWORK, **card("hfi1_0", "hfi1", "InfiniBand", ACTIVE)},
@@ -151,7 +157,7 @@ def make_image(root: Path, files: set[str], locked: str = "67108864") -> Path:
 
 def check(folder: Path, node: Node, image: set[str], locked: str = "67108864", **variables: str) -> tuple[str, list[dict[str, Any]]]:
     """What the scripts of a node say when its container starts, and what they note."""
-    root, inside = make(folder / "node", node), make_image(folder / "image", image, locked)
+    root, inside = make(folder / "node", node), make_image(folder / "image", {*image, *filter(None, [node.device])}, locked)
     own = {"KIT_RUN_DIR": str(SCRIPTS), "KIT_RUNTIME": "enroot", "KIT_ATTEMPT": "1", "KIT_EVENTS": str(folder / "events/node7.jsonl")}
     (folder / "events").mkdir(parents=True)
     done = bash(CHECK, root, inside, env=environment(**{**own, "LD_LIBRARY_PATH": "", **variables}))

@@ -81,19 +81,20 @@ fabric::look_at_ethernet() {
 # fabric::find_lacks ROOT - sets KIT_LACKS to the files that NCCL needs for KIT_FABRIC, and that are not here.
 fabric::find_lacks() {
   local -a folders words
-  local driver
+  local driver plugin=libnccl-net
   local IFS=$' \t\n' # the job may have its own
   KIT_LACKS=()
+  [[ ! -e "$1/dev/kfd" ]] || plugin=librccl-net # RCCL, on AMD's GPUs, loads no other
   kit::split words ' ' "${KIT_FABRIC}"
   local -r kind="${words[0]}"
   fabric::find_folders "$1"
   case "${kind}" in
     efa | cxi)
-      fabric::has "$1" 'libnccl-net*.so*' || [[ -e "${NCCL_NET_PLUGIN:-}" ]] || KIT_LACKS+=('libnccl-net.so')
+      fabric::has "$1" "${plugin}*.so*" || [[ -e "${NCCL_NET_PLUGIN:-}" ]] || KIT_LACKS+=("${plugin}.so")
       fabric::has "$1" libfabric.so.1 || KIT_LACKS+=(libfabric.so.1)
       ;;
     opa)
-      if fabric::has "$1" 'libnccl-net*.so*'; then
+      if fabric::has "$1" "${plugin}*.so*"; then
         fabric::can_open "$1" /dev/hfi1_
         return 0
       fi
@@ -194,7 +195,7 @@ fabric::is_unwanted() {
 # fabric::add_fixes - to the caller's `fixes`, for KIT_LACKS.
 fabric::add_fixes() {
   local -r lacks="${KIT_LACKS[*]}"
-  [[ "${lacks}" != *libnccl-net* && "${lacks}" != *libfabric* ]] ||
+  [[ "${lacks}" != *ccl-net* && "${lacks}" != *libfabric* ]] ||
     fixes+=("have aws-ofi-nccl and libfabric in the image, or mount the site's and name their folders in LD_LIBRARY_PATH")
   [[ "${lacks}" != *verbs.so* && "${lacks}" != *rdmav* ]] ||
     fixes+=("install libibverbs1 and ibverbs-providers in the image (kit build --build-arg APT_PACKAGES=...), or libibverbs of Red Hat")
