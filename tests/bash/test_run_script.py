@@ -467,7 +467,26 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("device", ["/dev/nvidia0", "/dev/dxg", ""])
+@pytest.mark.parametrize(
+    ("device", "variables", "shown"),
+    [
+        ("/dev/kfd", {"ROCR_VISIBLE_DEVICES": "3", "SLURM_GPU_BIND": "closest"}, 1),
+        ("/dev/kfd", {"ROCR_VISIBLE_DEVICES": "0,1"}, 2),
+        ("/dev/kfd", {}, 2),
+        ("/dev/accel/accel0", {}, 2),  # Gaudi
+    ],
+)
+def test_other_makes_gpus_are_seen_by_their_devices_and_by_slurms_word(device: str, variables: dict[str, str], shown: int, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", launcher="spawn", gpus_per_node=2)
+    inside = ["bash", "spawn.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
+    machine = ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--ro-bind", "/dev/null", device]
+    done = subprocess.run([*machine, *inside], cwd=run, env=slurm(KIT_LOOPBACK="", **variables), capture_output=True, text=True, timeout=120)
+    assert done.returncode == (shown < 2), done.stderr
+    assert (shown == 2) == (done.stderr == "")
+    assert shown == 2 or "shows 1 of the 2 GPUs that the job asked for\n  fix: Slurm binds each task to GPUs of its own by its option gpu-bind" in done.stderr
+
+
+@pytest.mark.parametrize("device", ["/dev/nvidia0", "/dev/dxg", "/dev/kfd", ""])
 def test_a_rehearsal_tells_programs_of_the_gpus_that_it_asked_for_where_there_is_one(device: str, tmp_path: Path) -> None:
     """train/ranks.py then ends rather than train on the CPU for days; without a GPU `kit run` has warned."""
     run = run_dir(tmp_path, "echo ${KIT_GPUS_PER_NODE-unset}", launcher="spawn", gpus_per_node=1)

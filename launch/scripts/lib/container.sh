@@ -88,7 +88,7 @@ container::check_gpus() {
   if [[ -z "${KIT_LOOPBACK:-}" ]]; then
     source "${KIT_RUN_DIR}/lib/gpus.sh"
     gpus::check
-  elif [[ -z "${CUDA_VISIBLE_DEVICES-all}" ]] || { ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /dev/dxg ]]; }; then
+  elif [[ -z "${CUDA_VISIBLE_DEVICES-all}" ]] || { ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /dev/dxg && ! -e /dev/kfd ]]; }; then
     return 0
   fi
   export KIT_GPUS_PER_NODE

@@ -49,18 +49,18 @@ gpus::bring_memory() {
 }
 
 # gpus::check - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly, or
-# train on its CPUs. CUDA_VISIBLE_DEVICES is Slurm's word, whether or not the container has these devices.
+# train on its CPUs. CUDA_VISIBLE_DEVICES, or AMD's, is Slurm's word, whether or not the container has these devices.
 gpus::check() {
   local kit_said
   local -i kit_rc=0
   local -a kit_gpus=()
   local kit_where='the container'
   [[ "${KIT_RUNTIME}" != none ]] || kit_where='this node'
-  { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || [[ -e /dev/kfd || -e /dev/dxg ]]; } >/dev/null ||
+  { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/accel*' || [[ -e /dev/kfd || -e /dev/dxg ]]; } >/dev/null ||
     kit::die "${kit_where} shows no GPU's device file (/dev/nvidia0), and the job asked for ${KIT_GPUS_PER_NODE}" \
       "look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option" fewer-gpus
-  if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
-    kit::split kit_gpus , "${CUDA_VISIBLE_DEVICES}"
+  if [[ -n "${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES:-}}" ]]; then
+    kit::split kit_gpus , "${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES}}"
   elif command -v nvidia-smi >/dev/null; then
     kit_said="$(gpus::ask 2>/dev/null)" || kit_rc=$?
     ((kit_rc != 124)) || return 0 # a slow tool says nothing of the GPUs
