@@ -119,7 +119,11 @@ probe::count_gpus() { awk '/^GPU / { count++; is_whole = 1 } /^ +MIG / { if (!is
 probe::gpus() {
   local -a cards=(/proc/driver/nvidia/gpus/*/) names
   local said driver cuda
-  [[ -d "${cards[0]}" ]] || cards=()
+  if [[ ! -d "${cards[0]}" ]]; then
+    cards=()
+    # Of other makes' GPUs nothing else tells a job that asks for none: the kernel shows it none of those in /sys/class/kfd.
+    command -v nvidia-smi >/dev/null || mapfile -t cards < <(compgen -G '/sys/class/drm/renderD*' || compgen -G '/sys/class/accel/accel[0-9]*')
+  fi
   if said="$(gpus::ask 2>&1)"; then
     mapfile -t names < <(gpus::names <<<"${said}")
     probe::say gpus "${#names[@]}" "${#cards[@]}"

@@ -226,6 +226,14 @@ def test_gpus_and_their_parts_are_counted_as_slurm_counts_them(listed: str, told
     assert [[*fact[:2], "0", *fact[3:]] if fact[0] == "gpus" else fact for fact in found] == told
 
 
+@pytest.mark.parametrize("devices", ["drm/renderD128 drm/renderD129", "accel/accel0 accel/accel1 accel/accel_controlD0"])
+def test_gpus_of_other_makes_count_though_nothing_lists_them(devices: str) -> None:
+    """Of AMD's in /sys/class/kfd the kernel shows a job only those that it has."""
+    machine = ["bwrap", "--dev-bind", "/", "/", "--proc", "/proc", "--tmpfs", "/sys/class", *(f"--dir /sys/class/{name}" for name in devices.split())]
+    found = of(facts(before=tuple(" ".join(machine).split())), "gpus")
+    assert [fact[:3] for fact in found] == [["gpus", "0", "2"]]
+
+
 @pytest.mark.parametrize("says", ["Driver Version: 610.43 CUDA Version: 13.3", "KMD Version: 610.43 CUDA UMD Version: 13.3"])
 def test_the_driver_is_named_in_the_words_of_old_and_new_ones(says: str, tmp_path: Path) -> None:
     stub(
