@@ -165,6 +165,13 @@ def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
         PMIX_SERVER_TMPDIR="/not/there",
     )
     places = [str(tmp_path / "mps"), str(tmp_path / "topology.xml")]
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"])
+def test_an_engines_container_is_told_which_gpus_are_meant(name: str) -> None:
+    script = f'KIT_MOUNTS=() KIT_RUN_DIR={SCRIPTS}; source {SCRIPTS}/lib/node.sh; node::collect_facts; printf "%s\n" "${{KIT_NODE_FACTS[@]}}"'
+    done = bash(script, env=environment(NNODES="1", KIT_GPUS_PER_NODE="0", **{name: "2"}), check=True)
+    assert f"{name}=2" in done.stdout.splitlines()
+
+
     assert bash(script, env=env, check=True).stdout.splitlines() == [places[0], places[0], "rw", places[1], places[1], "rw"]
 
 

@@ -44,7 +44,7 @@ node::collect_facts() {
   KIT_UID="${UID}"
   unset SLURM_JWT # a secret, which process lists would show
   for kit_name in NODE_RANK NNODES MASTER_ADDR MASTER_PORT KIT_LOG_DIR KIT_ATTEMPT KIT_ATTEMPT_DIR KIT_RENDEZVOUS_ID KIT_ADDRESSES KIT_LOOPBACK KIT_EVENTS KIT_BEGUN KIT_CACHE_DIR KIT_FABRIC KIT_UID USER \
-    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!OMPI_@}" CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK \
+    "${!SLURM_@}" "${!SLURMD_@}" "${!PMIX_@}" "${!PMI_@}" "${!PALS_@}" "${!OMPI_@}" CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK \
     "${!NCCL_@}" "${!RCCL_@}" "${!UCX_@}" "${!FI_@}" "${!GLOO_@}" "${!CUDA_MPS_@}" "${!SLINGSHOT_@}" TP_SOCKET_IFNAME; do
     [[ -z "${!kit_name+set}" ]] || KIT_NODE_FACTS+=("${kit_name}=${!kit_name}")
   done
