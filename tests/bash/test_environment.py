@@ -106,6 +106,18 @@ def test_no_function_of_the_host_reaches_a_container_behind_the_jobs_own_lines_f
     assert FUNCTION not in logs(run)["rank0.out"]
 
 
+def test_words_for_the_container_come_from_the_jobs_own_lines_for_nodes_and_not_from_the_shell(tmp_path: Path) -> None:
+    """The modules of many sites set them, beside SINGULARITY_BIND: where their libraries for the network are."""
+    (tmp_path / "image.sif").touch()
+    stub(tmp_path / "bin", "apptainer", f'until [[ "$1" == {tmp_path}/image.sif ]]; do shift; done; shift; exec "$@"\n')
+    module = "export SINGULARITYENV_LD_LIBRARY_PATH=/site/lib APPTAINERENV_A=1 OTHER=1"
+    run = run_dir(tmp_path, "env", runtime="apptainer", image=str(tmp_path / "image.sif"), host_setup=module, scratch=str(tmp_path))
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), APPTAINERENV_B="of the shell"))
+    assert done.returncode == 0, done.stderr
+    seen = {line for line in logs(run)["rank0.out"].splitlines() if re.match("(APPTAINER|SINGULARITY)ENV_|OTHER", line)}
+    assert seen == {"SINGULARITYENV_LD_LIBRARY_PATH=/site/lib", "APPTAINERENV_A=1"}
+
+
 def bashs_own() -> dict[str, str]:
     """Return what bash sets in every shell, as a profile would export it. That of SLES exports HOSTTYPE, and many a ~/.bashrc UID."""
     listed = subprocess.run(["env", "-i", "bash", "-c", "export $(compgen -v); env -0"], stdout=subprocess.PIPE, text=True, check=True)
@@ -153,6 +165,13 @@ def test_which_gpus_are_meant_and_by_which_order_stays(forget: str) -> None:
     assert done.stdout == "PCI_BUS_ID 1\n"
 
 
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"])
+def test_an_engines_container_is_told_which_gpus_are_meant(name: str) -> None:
+    script = f'KIT_MOUNTS=() KIT_RUN_DIR={SCRIPTS}; source {SCRIPTS}/lib/node.sh; node::collect_facts; printf "%s\n" "${{KIT_NODE_FACTS[@]}}"'
+    done = bash(script, env=environment(NNODES="1", KIT_GPUS_PER_NODE="0", **{name: "2"}), check=True)
+    assert f"{name}=2" in done.stdout.splitlines()
+
+
 def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
     (tmp_path / "mps").mkdir()
     (tmp_path / "topology.xml").touch()
@@ -165,13 +184,6 @@ def test_a_node_mounts_what_its_fabric_names(tmp_path: Path) -> None:
         PMIX_SERVER_TMPDIR="/not/there",
     )
     places = [str(tmp_path / "mps"), str(tmp_path / "topology.xml")]
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"])
-def test_an_engines_container_is_told_which_gpus_are_meant(name: str) -> None:
-    script = f'KIT_MOUNTS=() KIT_RUN_DIR={SCRIPTS}; source {SCRIPTS}/lib/node.sh; node::collect_facts; printf "%s\n" "${{KIT_NODE_FACTS[@]}}"'
-    done = bash(script, env=environment(NNODES="1", KIT_GPUS_PER_NODE="0", **{name: "2"}), check=True)
-    assert f"{name}=2" in done.stdout.splitlines()
-
-
     assert bash(script, env=env, check=True).stdout.splitlines() == [places[0], places[0], "rw", places[1], places[1], "rw"]
 
 

@@ -15,6 +15,8 @@ runtime::prepare() { :; }
 runtime::exec() {
   local -r kit_temporary="$(LC_ALL=C && printf '%s' "${KIT_TOOL^^}")_TMPDIR" # Turkish has another capital i
   [[ -z "${TMPDIR:-}" ]] || export "${kit_temporary}=${!kit_temporary:-${TMPDIR}}"
+  # The job's lines for its nodes, such as a site's module, may have words for the container; those of the user's shell are gone by now.
+  [[ ! -e "${KIT_RUN_DIR}/host_setup.sh" ]] || KIT_RUNTIME_READS='APPTAINERENV_*|SINGULARITYENV_*'
   environment::forget_host
   # Without --no-home, packages in ~/.local shadow those of the image. --pwd is --cwd, known to old versions, too.
   # The current folder is mounted below, if the job sees it.
