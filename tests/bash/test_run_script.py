@@ -336,6 +336,20 @@ def test_a_slurm_without_pmix_ends_an_mpi_job(known: str, chosen: str, tmp_path:
         assert not (run / "argv").exists()
 
 
+@pytest.mark.parametrize(
+    ("default", "named", "chosen"),
+    [("cray_shasta", "", "cray_shasta"), ("none", "", "pmix"), ("cray_shasta", "pmi2", "pmi2"), ("cray_shasta", "none", "cray_shasta")],
+)
+def test_the_nodes_own_mpi_may_want_another_of_slurms(default: str, named: str, chosen: str, tmp_path: Path) -> None:
+    """Every Slurm has cray_shasta; HPE's MPI knows no other, and is on machines whose default it is."""
+    run = run_dir(tmp_path, "true", launcher="mpi")
+    note = 'case "$*" in *" start "*) printf "%s\\n" "$@" >argv ;; *) ' + ready_nodes("local0") + "exit ;; esac\n" + ended_ranks(1)
+    stub(tmp_path / "bin", "srun", f'[[ "$1" != --mpi=list ]] || {{ echo none cray_shasta pmi2 pmix && exit; }}\n{note}')
+    stub(tmp_path / "bin", "scontrol", f'[[ "$2" != config ]] || {{ echo "MpiDefault = {default}" && exit; }}\nexec {SCRIPTS}/local/scontrol "$@"\n')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), **({"SLURM_MPI_TYPE": named} if named else {})))
+    assert done.returncode == 0 and f"--mpi={chosen}\n" in (run / "argv").read_text(), done.stderr
+
+
 def test_no_rank_starts_before_every_node_is_ready(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=3)
     late = "if [[ $2 == prepare && ${SLURM_NODEID} == 2 ]]; then sleep 2; fi\n"

@@ -516,6 +516,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "srun torchrun --no-python ./t.sh $SLURM_JOB_ID": {"script": "./t.sh $SLURM_JOB_ID\n"},
         "srun -n 4 --ntasks-per-node=2 -u python t.py": {"launcher": "srun", "processes_per_node": "2"},
         "srun --mpi=pmi2 ./a.out": {"launcher": "mpi", "command": "./a.out"},
+        "srun --mpi=cray_shasta ./a.out": {"launcher": "mpi", "command": "./a.out"},
         "mpirun -npernode 4 ./a.out": {"launcher": "mpi", "processes_per_node": "4"},
         "A=1 srun env B=2 python t.py": {"env": {"A": "1", "B": "2"}, "command": "t.py"},
         "exec python -u -m pkg.mod a.b=c": {"launcher": "spawn", "command": "python -u -m pkg.mod a.b=c"},

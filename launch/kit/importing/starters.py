@@ -76,7 +76,7 @@ class Starters:
         self._count_tasks({name: self.scope.hinted(value) for name, value in given.items()})
         if ":" in rest:
             self.decide("srun starts several programs: kit starts one")
-        if given.get("mpi", "").startswith("pmi"):
+        if given.get("mpi", "").startswith(("pmi", "cray")):
             self.launcher = "mpi"
         for option in found:
             self._srun_option(option)

@@ -1,10 +1,14 @@
-# mpi.sh - how the image's MPI learns its rank from Slurm.
+# mpi.sh - how MPI, the image's or the nodes', learns its rank from Slurm.
 # only: KIT_MPI
 
 # mpi::choose_type - sets KIT_MPI_TYPE for srun.
 mpi::choose_type() {
   local -r known=" $(srun --mpi=list 2>&1 | tr -s '[:space:],' ' ') "
-  for KIT_MPI_TYPE in pmix pmi2; do
+  local -a types=(pmix pmi2)
+  # HPE's own MPI, which such a site's nodes have, knows no other.
+  [[ -n "${KIT_IMAGE}" || ! "$(scontrol show config 2>/dev/null)" =~ MpiDefault\ *=\ *cray_shasta ]] || types=(cray_shasta)
+  [[ "${SLURM_MPI_TYPE:-none}" == none ]] || types=("${SLURM_MPI_TYPE}") # as host_setup may say
+  for KIT_MPI_TYPE in "${types[@]}"; do
     [[ "${known}" != *" ${KIT_MPI_TYPE} "* ]] || return 0
   done
   kit::die "this site's Slurm has neither pmix nor pmi2 for MPI programs" \
