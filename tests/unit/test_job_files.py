@@ -75,6 +75,11 @@ BAD = {
     "env too long": (f"env:\n  A: {'x' * 131_070}\n", "3: A, with its name, has 131072 bytes, and Linux takes 131071", "write it to a file, and name that"),
     "sbatch option": ("slurm: {partitionn: x}\n", "2: unknown sbatch option 'partitionn'", "did you mean 'partition'?"),
     "sbatch option with a key": ("slurm: {nodes: 2}\n", "2: 'nodes' does not belong under slurm", "use the job's own key: `nodes`"),
+    "srun's binding": (
+        "slurm: {cpu-bind: 'mask_cpu:fe,fe00'}\n",
+        "2: 'cpu-bind' is set by the generated scripts",
+        "remove it; to bind ranks by hand: docs/affinity.md",
+    ),
     "sbatch option of ours": ("slurm: {output: x}\n", "2: 'output' is set by the generated scripts", "remove it"),
     "sbatch list": (
         "slurm: {partition: [a, b]}\n",

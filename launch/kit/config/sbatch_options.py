@@ -17,7 +17,7 @@ KEYS = {
 OWNED = set(
     """
     output error input chdir export export-file wrap parsable test-only wait ignore-pbs open-mode
-    quiet verbose help usage version
+    quiet verbose help usage version cpu-bind
     """.split()
 )
 # Every letter of sbatch, for scripts that use it.

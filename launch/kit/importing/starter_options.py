@@ -64,7 +64,17 @@ OF_SRUN = {
     f"--{name}"
     for name in {*sbatch_options.every(), *SRUN_OF_KIT, *sbatch_options.CONTAINERS, "mpi"}
 }
+_PLACES = re.compile("(?:map|mask)_(?:cpu|ldom)")
 _PORT = re.compile(r"--(main|master|main[-_]process)[-_]port\Z")
+
+
+def of_binding(name: str, value: str) -> str:
+    """Return what becomes of an option that binds tasks as only the site knows; "" for others."""
+    if name == "gpu-bind":
+        return "each rank sees all GPUs of its node with kit"
+    if name in ("cpu-bind", "cpu_bind") and _PLACES.search(value):
+        return "kit gives each rank the next CPUs of its node; to bind by hand: docs/affinity.md"
+    return ""
 
 
 def with_port(words: list[str], port: str) -> list[str]:

@@ -195,8 +195,8 @@ class Starters:
             self.decide("srun --multi-prog starts several programs: kit starts one")
         elif name in ("cpus-per-task", "gres", "gpus", "gpus-per-node", "gpus-per-task"):
             self._resources(name, value, f"--{name}={shown} was for this step")
-        elif name == "gpu-bind":
-            self.decide(f"--gpu-bind={shown}: each rank sees all GPUs of its node with kit")
+        elif way := starter_options.of_binding(name, value):
+            self.decide(f"--{name}={shown}: {way}")
         elif name == "time":
             self.decide(f"--time={shown} ended this step: `time` is that of the whole job")
         elif name in starter_options.SRUN_OF_JOB:

@@ -178,6 +178,8 @@ def _refuse_owned(name: str, value: Optional[str], launcher: Optional[Plugin]) -
         fix = "remove it"
         if name in ("output", "error"):
             fix = "remove it: the logs are in the run directory, and kit logs shows them"
+        if name == "cpu-bind":
+            fix = "remove it; to bind ranks by hand: docs/affinity.md"
         return f"'{name}' is set by the generated scripts", fix
     if name in sbatch_options.CONTAINERS or re.match("container-(?!id$)", name):
         place = "in the container, where there is no Slurm"
