@@ -77,6 +77,7 @@ probe::machine() {
   local -a words
   probe::say user "$(id -un)" "${UID}"
   probe::say bash "${BASH_VERSION}"
+  probe::say machine "$(uname -m)"
   # nproc obeys these two, which are the user's for other programs.
   probe::say cpus "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/null)"
   for fact in memlock:l nofile:n nproc:u; do

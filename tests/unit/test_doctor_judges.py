@@ -121,6 +121,7 @@ CASES = [
     ("image\tmissing", ("image", FAIL)),
     ("image\tother", ("image", FAIL)),
     ("start\tFATAL: no", ("image", FAIL)),
+    ("machine\taarch64", ("image", FAIL)),
     ("unpack\tmissing", ("image", FAIL)),
     ("unpack\tFilesystem uses zstd compression, this is unsupported by this version\tgzip", ("image", FAIL)),
     ("unpack\t\tCan't find a valid SQUASHFS superblock", ("image", FAIL)),
@@ -151,7 +152,7 @@ CASES = [
 
 @pytest.mark.parametrize(("change", "expected"), CASES, ids=[change.replace("\t", " ")[:40] for change, _ in CASES])
 def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change: str, expected: tuple[str, str]) -> None:
-    started = {"job": "train", "program": "tool", "needs_python": True, "module": "torch"}
+    started = {"job": "train", "program": "tool", "needs_python": True, "module": "torch", "image_machine": "x86_64"}
     asked = Needs(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8, mounts=("/data",), has_data_images=True, **started)
     result = judged(cluster(3, asked, node2=change))
     if change.startswith("interface"):  # which the others then look for elsewhere
@@ -795,6 +796,14 @@ def test_without_slurm_a_job_of_a_cluster_is_judged_as_kit_run_starts_it(without
     (tmp_path / "image.sqsh").touch()
     (tmp_path / "job.yaml").write_text("command: sort\nlauncher: spawn\nimage: image.sqsh\nunpack: yes\ntime: '1:00:00'\ncluster: site.yaml\n")
     assert rounds._asked(Wanted("job.yaml"), on_slurm=False)[0].runtime == "apptainer"
+
+
+def test_an_image_is_for_the_kind_of_machine_that_its_record_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sqsh").write_bytes(b"x")
+    (tmp_path / "x.json").write_text(json.dumps({"file": "x.sqsh", "sha256": hashlib.sha256(b"x").hexdigest(), "size": 1, "architecture": "aarch64"}))
+    (tmp_path / "job.yaml").write_text("command: sort\nlauncher: spawn\nimage: x.sqsh\nruntime: enroot\n")
+    assert rounds._asked(Wanted("job.yaml"), on_slurm=True)[0].image_machine == "aarch64"
 
 
 @pytest.mark.parametrize(("python", "needed"), [("python -W ignore", "torch"), (".venv/bin/python", "")])

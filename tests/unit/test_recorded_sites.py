@@ -157,6 +157,16 @@ def test_a_dockerfile_is_named_as_the_next_step(name: str, after: list[str], slu
     assert init(site).endswith("kit: next\n" + "".join(f"  {step}\n" for step in steps))
 
 
+def test_an_image_is_built_for_nodes_of_another_kind_of_machine(slurm, init, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    for file, machine in (("look", "x86_64"), ("node", "aarch64")):
+        lines = [line for line in (site / file).open() if "\ttorch\t" not in line]
+        name = lines[-1].partition("\t")[0]
+        (site / file).write_text("".join([*lines, f"{name}\tmachine\t{machine}\n"]))
+    assert "kit: next\n  kit build --name first --platform linux/arm64\n" in init(site)
+    assert "# kit build --name first --platform linux/arm64 makes it; or" in files(tmp_path)["job.yaml"]
+
+
 def test_a_sites_own_profile_of_the_cluster_is_used_and_no_other_is_written(slurm, init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sites = tmp_path / "etc/kit/clusters"
     sites.mkdir(parents=True)

@@ -158,9 +158,12 @@ def _seen_image(node: Node, _: Inquiry) -> str:
 
 @check("image", seen=_seen_image, matters=lambda cluster: bool(cluster.asked.image))
 def image(node: Node, cluster: Inquiry) -> Iterator[Found]:
-    found = node.one("image")[0]
+    found, machine = node.one("image")[0], node.one("machine")[0]
     compression, error = node.one("unpack", 2)
-    if found in ("missing", "other"):
+    wanted = cluster.asked.image_machine
+    if wanted and machine and wanted != machine:
+        yield Found("machine", f"it is for {wanted}, and the node is {machine}")
+    elif found in ("missing", "other"):
         yield Found(found, str(cluster.asked.image))
     elif node.one("start")[0] not in ("", "ok"):
         yield Found("does-not-start", node.one("start")[0], {"runtime": cluster.runtime})

@@ -46,6 +46,7 @@ class Needs:
     runtime: str = ""  # empty: the first that is there
     image: Optional[str] = None
     image_mib: int = 0
+    image_machine: str = ""  # the kind that `kit build` made it for: aarch64
     fingerprint: Optional[str] = None
     mounts: tuple[str, ...] = ()
     has_data_images: bool = False

@@ -18,7 +18,7 @@ from kit.cluster import shapes
 from kit.cluster.doctor import ask, checks, local_checks, login, node_choice
 from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.cluster.doctor.node_checks import CHECKS
-from kit.config import job_file, paths, profiles
+from kit.config import image_files, job_file, paths, profiles
 from kit.config.yaml_source import Located
 from kit.plan import program, resolve, runtimes, this_machine
 from kit.plan.plan import Plan
@@ -105,6 +105,7 @@ def _of_plan(plan: Plan) -> Needs:
         runtime=container.runtime,
         image=image,
         image_mib=os.stat(image).st_size >> 20 if image and os.path.isfile(image) else 0,
+        image_machine=str(image_files.origin(Path(image or "")).get("architecture") or ""),
         fingerprint=container.fingerprint,
         mounts=tuple(mounts),
         has_data_images=any(mount.is_data for mount in container.mounts),

@@ -15,6 +15,7 @@ from kit.cluster.probe import NOT_BETWEEN_NODES, Machine
 from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
 from kit.plan import this_machine
+from kit.registry import oci
 from kit.slurm import numbers
 
 FABRICS = {
@@ -165,6 +166,12 @@ def _seen_fabric(machine: Machine, name: str) -> Decision:
     if _is_on_azure(machine) and "InfiniBand" in rdma.values():
         return Decision("azure", f"{why}, and is a virtual machine of Azure")
     return Decision("infiniband", why)
+
+
+def platform(site: Site) -> str:
+    """Return that of the nodes as `kit build` names it; "" if it is this machine's."""
+    here, there = (item.one("machine")[0] for item in (site.here, site.job_machine or site.here))
+    return f"linux/{oci.ARCHITECTURES.get(there, there)}" if there and there != here else ""
 
 
 def _is_on_azure(machine: Machine) -> bool:

@@ -22,7 +22,6 @@ from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
 
 JOB = "job.yaml"
-BUILD = "kit build --name first"
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _next(start: Start) -> list[str]:
     image, nodes = start.chosen.decisions["image"], start.chosen.shape.nodes
     lacks_image = not image.value and bool(image.change)
     has_dockerfile = (start.project / "Dockerfile").is_file()
-    build = f"{BUILD}    # a Dockerfile is here" if has_dockerfile else BUILD
+    build = start.chosen.build + ("    # a Dockerfile is here" if has_dockerfile else "")
     if not start.chosen.is_local:
         extra = " --image first" if lacks_image else ""
         lines = [f"kit doctor {JOB} --nodes {nodes}{extra}", f"kit submit --follow{extra}"]
@@ -121,7 +120,7 @@ def _next(start: Start) -> list[str]:
     if has_dockerfile:
         return [build, "kit run --image first"]
     scheme = engines[0].words("images")[0]
-    to_engine = f"{BUILD} --to {scheme.partition(':')[0]}"
+    to_engine = f"{texts.BUILD} --to {scheme.partition(':')[0]}"
     return [
         f"{to_engine}    # says what the image is called: NAME",
         f"kit run --image {scheme}NAME",
@@ -184,6 +183,7 @@ def choose(site: Site, project: Path, image: Optional[str], named: str) -> Chose
         decisions=decisions,
         can_be_preempted="" if preempt == "OFF" else preempt,
         limits_memlock=site.config.get("PropagateResourceLimits") != "NONE",
+        platform=choices.platform(site),
     )
 
 

@@ -15,6 +15,8 @@ from kit.config import plugins
 from kit.config.plugins import Plugin
 from kit.config.yaml_source import inline
 
+BUILD = "kit build --name first"
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -27,6 +29,7 @@ class Chosen:
     decisions: dict[str, Decision]
     can_be_preempted: str = ""  # Slurm's mode of preemption, or ""
     limits_memlock: bool = True  # a login node's limits would apply to jobs
+    platform: str = ""  # of the nodes, if they are another kind of machine than this one
 
     @property
     def is_local(self) -> bool:
@@ -36,6 +39,11 @@ class Chosen:
     def start(self) -> str:
         """The command that starts the job."""
         return "kit run" if self.is_local else "kit submit"
+
+    @property
+    def build(self) -> str:
+        """The command that makes the first image."""
+        return f"{BUILD} --platform {self.platform}" if self.platform else BUILD
 
 
 def profile(chosen: Chosen) -> str:
@@ -161,7 +169,7 @@ def _image(image: Decision, chosen: Chosen) -> list[str]:
     make = f"kit build --to {scheme.partition(':')[0]} makes one"
     name, meaning = f"{scheme}NAME", f"one of {_listed(engines)} here; {make}"
     if not chosen.is_local or chosen.decisions["runtime"].value:
-        name, build = "first", "kit build --name first makes it"
+        name, build = "first", f"{chosen.build} makes it"
         meaning = f"{build}; or, without changing this file: {chosen.start} --image first"
     return [image.comment, f"# image: {name:21} # {meaning}"]
 
