@@ -122,6 +122,15 @@ def test_bytecode_is_kept_where_the_image_has_none(runtime: str, files: list[str
     assert [line.removeprefix(str(tmp_path)) for line in shown] == expected
 
 
+@pytest.mark.parametrize("has_amd", [True, False])
+def test_miopen_keeps_its_databases_there_on_nodes_with_amds_gpus(has_amd: bool, tmp_path: Path) -> None:
+    script = 'source "${KIT_RUN_DIR}/lib/cache.sh"; mkdir "$1/cache"; KIT_CACHE_DIR="$1/cache" NNODES=2 KIT_RUNTIME=none cache::set_variables; env | grep ^MIOPEN_ | sort'
+    machine = ["bwrap", "--bind", "/", "/", "--dev", "/dev", *(["--ro-bind", "/dev/null", "/dev/kfd"] if has_amd else [])]
+    env = slurm(KIT_RUN_DIR=str(SCRIPTS), MIOPEN_CUSTOM_CACHE_DIR="/mine") if has_amd else slurm(KIT_RUN_DIR=str(SCRIPTS))
+    done = subprocess.run([*machine, "bash", "-c", script, "bash", str(tmp_path)], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == (["MIOPEN_CUSTOM_CACHE_DIR=/mine", f"MIOPEN_USER_DB_PATH={tmp_path}/cache/miopen"] if has_amd else []), done.stderr
+
+
 def test_bytecode_alone_is_no_news_and_that_of_the_runs_own_code_is_not_kept(site: Site) -> None:
     compiles = 'place="${TRITON_CACHE_DIR%/*}/python" && mkdir -p "${place}/usr" "${place}${KIT_RUN_DIR}/code" && echo code | tee "${place}/usr/a.pyc" >"${place}${KIT_RUN_DIR}/code/b.pyc"'
     site.job("first", compiles)

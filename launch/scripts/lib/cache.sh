@@ -104,6 +104,8 @@ cache::set_variables() {
   export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-${KIT_CACHE_DIR}/triton}"
   export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-${KIT_CACHE_DIR}/inductor}"
   export CUDA_CACHE_PATH="${CUDA_CACHE_PATH:-${KIT_CACHE_DIR}/cuda}"
+  # MIOpen's databases, of AMD's GPUs, are locked, which some shared file systems refuse.
+  [[ ! -e /dev/kfd ]] || export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-${KIT_CACHE_DIR}/miopen}" MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-${KIT_CACHE_DIR}/miopen}"
   # Of several nodes, JAX writes on the first one alone. One that finds a program compiled does not join the others in tuning it.
   ((NNODES > 1)) || export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-${KIT_CACHE_DIR}/jax}"
   if [[ "${KIT_RUNTIME}" != none && -z "${PYTHONPYCACHEPREFIX:-}" ]] && cache::lacks_bytecode; then
