@@ -165,8 +165,8 @@ def test_which_gpus_are_meant_and_by_which_order_stays(forget: str) -> None:
     assert done.stdout == "PCI_BUS_ID 1\n"
 
 
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"])
-def test_an_engines_container_is_told_which_gpus_are_meant(name: str) -> None:
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "PALS_APINFO"])
+def test_a_container_is_told_which_gpus_are_meant_and_where_mpi_begins(name: str) -> None:
     script = f'KIT_MOUNTS=() KIT_RUN_DIR={SCRIPTS}; source {SCRIPTS}/lib/node.sh; node::collect_facts; printf "%s\n" "${{KIT_NODE_FACTS[@]}}"'
     done = bash(script, env=environment(NNODES="1", KIT_GPUS_PER_NODE="0", **{name: "2"}), check=True)
     assert f"{name}=2" in done.stdout.splitlines()
