@@ -301,6 +301,23 @@ def test_how_far_an_exception_is_from_the_end_of_the_log_is_known(tmp_path: Path
     assert judge(make(CASES["its own words long before the end of its log"], tmp_path))[-1] == "12000"
 
 
+TORCHRUN = raised("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ") + "train.py FAILED\n" + "  rank : 1\n" * 30
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        (OWN + "epoch 2\n" + MISSED + "E1218 71 api.py:882] failed (exitcode: 1) local_rank: 1\n" + TORCHRUN, 41),
+        (MISSED + TORCHRUN, 35),
+        (OWN + "E1218 71 api.py:882] failed (exitcode: -9) local_rank: 1\n" + TORCHRUN, 31),
+        (TORCHRUN, 31),
+    ],
+    ids=["of the rank at fault", "of one that missed others", "killed", "of none"],
+)
+def test_what_torchrun_reports_in_a_program_is_not_the_end_of_the_ranks_exception(text: str, after: int, tmp_path: Path) -> None:
+    assert judge(make(Case({0: (text, "1 n0 0")}, 0), tmp_path)) == ["0", "1", "n0", "0", "failed", str(after)]
+
+
 def test_many_ranks_are_judged_in_seconds(tmp_path: Path) -> None:
     case = Case(dict.fromkeys(range(300), ("step\n" * 4000 + MISSED, "1 n0 0")), 299)
     case.ranks[299] = (OWN, "1 n9 0")

@@ -782,6 +782,7 @@ ACCELERATE = (
 )
 BY_CODE = ACCELERATE.format(end="returned non-zero exit status 1")
 OF_RANK_1 = marked("[rank1]: ", traceback("KeyError: 'labels'"))
+ALSO_KILLED = TORCHRUN.format(code=-6).replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 917)")
 CLOSING = "W0915 11:02:33.1 812 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 914 closing signal SIGTERM\n"
 WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
 
@@ -795,6 +796,7 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         (traceback(TOO_LARGE) + BY_CODE, "gpu-out-of-memory", TOO_LARGE),
         (GOT_OVER + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
         (GOT_OVER + TORCHRUN.format(code=-11), "segfault", "  exitcode  : -11 (pid: 915)"),
+        ("step 3\n" + ALSO_KILLED, "aborted", "  exitcode  : -6 (pid: 915)"),
         (GOT_OVER + ACCELERATE.format(end="died with <Signals.SIGKILL: 9>"), "killed", "died with <Signals.SIGKILL: 9>."),
         (WATCHDOG + "terminate called after throwing an instance of 'c10::DistBackendError'\n" + TORCHRUN.format(code=-6), "nccl-timeout", WATCHDOG[:-1]),
         (TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
@@ -807,6 +809,7 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         "accelerate",
         "SIGKILL",
         "SIGSEGV",
+        "SIGABRT, and then SIGKILL",
         "accelerate, SIGKILL",
         "a watchdog",
         "an exit code",

@@ -39,8 +39,8 @@ function keep() {
   said_last[rank] = noise == after; after_lines[rank] = after; words[rank] = root; last_words[rank] = tail3 tail2 tail1
 }
 function reset() {
-  root = root_file = file = before = tail1 = tail2 = tail3 = ""
-  inside = chained = more = grade = logged = settled = spoke = fell = after = between = noise = boxed = of_workers = 0
+  root = root_file = held = held_file = file = before = tail1 = tail2 = tail3 = ""
+  inside = chained = more = grade = logged = settled = spoke = fell = after = between = noise = boxed = of_workers = count = at = 0
 }
 function better(g, t, r) { return best == "" || g < best_grade || (g == best_grade && (t < best_time || (t == best_time && r + 0 < best + 0))) }
 # Of ranks that called different collectives, each of which names one that differs: the one that most of them name.
@@ -101,6 +101,7 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
   next
 }
 {
+  count++
   sub(/\r+$/, ""); sub(/.*\r/, ""); sub(/^\[rank[0-9]+\]: ?/, "")
   # An exception group is drawn in a box.
   if (/Exception Group Traceback/) boxed = 1
@@ -113,6 +114,8 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
   if (before ~ /^Exception ignored/) { noise++; ignoring = 1; before = $0; next }
   ignoring = 0
   settle()
+  if (root != "" && !logged && (held == "" || grade == OWN)) { held = root; held_file = root_file; held_at = at }
+  by_signal = before ~ /\(exitcode: -/
   if (!chained) {
     # One that is printed with nothing after it, and then what clean-up made of it, in a traceback of its own.
     fell = root != "" && !between && (fell || (grade == OWN && !spoke && !logged))
@@ -133,8 +136,14 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
 inside && /^[ \t|+]*File "/ { file = $0; next }
 # Rich draws a box around a traceback, in characters beyond ASCII. \033 begins a colour.
 inside && (/^[^!-~\033]/ || $0 == "") { next }
+# torchrun, in a program that starts it, says that a rank has failed: what that said itself stands above.
+inside && held != "" && !by_signal && /ChildFailedError: *$/ {
+  root = held; root_file = held_file; after = noise = count - held_at
+  inside = settled = logged = fell = growing = chained = more = 0; before = $0
+  next
+}
 inside {
-  inside = 0; after = noise = between = chained = 0; more = 8
+  inside = 0; after = noise = between = chained = 0; more = 8; at = count
   if (root == "") { root = $0; root_file = file; settled = 0; growing = 1 } else growing = 0
   before = $0
   next

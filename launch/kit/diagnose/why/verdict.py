@@ -44,6 +44,7 @@ class Finding:
 
 
 Findings = tuple[list[Finding], list[Finding]]  # (causes, hints)
+_EXIT_CODE = re.compile(r"\s*exitcode +: -")
 
 
 def weigh(evidence: Evidence) -> Findings:
@@ -101,7 +102,7 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
         cause = CAUSE_NAMED["left-early" if first.how == "left" else "rank-missing"]
         return [Finding(cause, note or evidence.batch, 0, {})], words
     if end.is_cause(first.code, evidence.pause_s(first)):
-        if end.chain[0].is_of_launcher and (ended := _ends_of_processes(words)):
+        if end.chain[0].is_of_launcher and (ended := _ends_of_processes(log, words)):
             return ended, [finding for finding in words if finding not in ended]
         return [_explain(log, end)], words
     last_lines = [i for i, line in enumerate(log.text.split("\n")) if line.strip()][-LAST_WORDS:]
@@ -119,8 +120,13 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     return [Finding(EXIT, note or log, 0, {})], rest
 
 
-def _ends_of_processes(words: list[Finding]) -> list[Finding]:
-    """Return what explains that a launcher in the program lost a process without a traceback."""
+def _ends_of_processes(log: Log, words: list[Finding]) -> list[Finding]:
+    """Return what explains that a launcher in the program lost a process without a traceback.
+
+    torchrun may have killed others because of it, and names it last.
+    """
+    root = max((i for i, line in enumerate(log.lines) if "Root Cause (first" in line), default=0)
+    words = [each for each in words if each.index > root or not _EXIT_CODE.match(each.line)]
     aborted = any(finding.cause is CAUSE_NAMED["aborted"] for finding in words)
     return [each for each in words if aborted or each.cause.codes or each.cause.is_final]
 
