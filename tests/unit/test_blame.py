@@ -101,6 +101,9 @@ CASES = {
     ),
     "NCCL notices that sizes differ": Case({0: (recorded("nccl-different-sizes", 0), ""), 1: (recorded("nccl-different-sizes", 1), "134 n1 0")}, 1, 134),
     "a follower's note is older": Case({0: (MISSED, "1 n0 0"), 3: (OWN, "1 n1 1")}, 3),
+    "JAX ends a process since another one is gone": Case(
+        {0: ("F0926 71 client.h:77] Terminating process because the JAX distributed service detected fatal errors.\n", "134 n0 0"), 3: (OWN, "1 n1 1")}, 3
+    ),
     "the words of a peer are none that are known": Case({0: (raised("RuntimeError: lost worker 3"), "1 n0 0"), 3: (OWN, "1 n1 1")}, 3, logs_first=True),
     "NCCL calls it a system error": Case(
         {

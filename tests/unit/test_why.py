@@ -341,6 +341,10 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ImportError: Loading a BitNet quantized model requires accelerate (`pip install accelerate`)", "module-missing"),
     ("ImportError: Loading an torchao quantized model requires torchao library (`pip install torchao`)", "module-missing"),
     ("RuntimeError: The fused kernel requires CUDA. See the docs (pip install fused[cuda])", "exception"),
+    ("jax.errors.JaxRuntimeError: DEADLINE_EXCEEDED: Stopping coordination service as cluster registration failed. Set a longer timeout", "rendezvous-timeout"),
+    ("jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out task names:", "rendezvous-timeout"),
+    ("jax.errors.JaxRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: my_own_sync::0.", "exception"),
+    ("ValueError: DEADLINE_EXCEEDED: the cluster registration failed", "exception"),
 ]  # fmt: skip
 
 
@@ -624,6 +628,29 @@ def test_where_pyxis_starts_no_container_the_cause_is_what_enroot_said(said: lis
     event_lines.add(run / "log/7", "batch", "ends", code=1)
     found = report.why(str(run))
     assert (found.cause, found.line) == (cause, f"slurmstepd: error: pyxis:     {said[shown]}")
+
+
+@pytest.mark.parametrize(
+    ("warning", "cause", "line"),
+    [
+        ("socketPollConnect: Connect to 10.0.0.4<4711> returned 113(No route to host)", "cannot-connect", "returned 113(No route to host)"),
+        ("NET/Socket : peer 10.0.0.4<4711> message truncated : receiving 8 bytes instead of 4.", "ranks-disagree", "receiving 8 bytes instead of 4."),
+        ("NET/OFI libfabric.so.1: cannot open shared object file", "nccl-error", "(run with NCCL_DEBUG=INFO for details)"),
+        ("Call to posix_fallocate failed : out of patience", "nccl-error", "(run with NCCL_DEBUG=INFO for details)"),
+    ],
+)
+def test_the_cause_is_what_nccl_warned_of_where_the_exception_does_not_say(warning: str, cause: str, line: str, tmp_path: Path) -> None:
+    error = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"
+    text = f"node1:71:71 [0] misc/socket.cc:1 NCCL WARN {warning}\n{traceback(error)}"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == cause and found.line.endswith(line) and f"cause: {error[:60]}" in str(found), str(found)
+
+
+def test_a_process_that_jax_ends_since_another_is_gone_is_not_at_fault(tmp_path: Path) -> None:
+    ended = "F0926 17:26:32.07 71 client.h:77] Terminating process because the JAX distributed service detected fatal errors. Another task died\n"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (ended, "134 node1 0\n"), 1: (traceback("KeyError: 'rates'"), "1 node1 1\n")})))
+    assert (found.rank, found.cause) == (1, "exception"), str(found)
+    assert report.why(str(run_directory(tmp_path / "alone", {0: (ended, "134 node1 0\n")}))).cause == "peer-gone"
 
 
 def test_a_file_without_permission_is_named_without_its_quotes(tmp_path: Path) -> None:

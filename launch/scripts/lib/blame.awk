@@ -77,7 +77,7 @@ BEGIN {
     "|collective timeout|failed to pass monitoredBarrier|Timed out waiting [0-9]+ms" \
     "|Timed out after [0-9]+ seconds waiting|wait timeout after" \
     "|Application timeout caused pair closure|client socket has (timed out|failed)" \
-    "|Socket Timeout"
+    "|Socket Timeout|JAX distributed service detected"
   MISMATCH = "Detected mismatch between collectives on ranks"
 }
 # The nodes' events. A rank that begins again, after torchrun's restart, has not ended.

@@ -20,6 +20,7 @@ OTHERS_GONE = re.compile(
     "|collective timeout|failed to pass monitoredBarrier"
     "|Timed out waiting [0-9]+ms|Timed out after [0-9]+ seconds waiting|wait timeout after"
     "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
+    "|JAX distributed service detected"
 )
 # vLLM says this of the exception of another process of its own, whose traceback stands above, and
 # Hugging Face's datasets of the one that it has caught.

@@ -44,6 +44,7 @@ class Finding:
 
 
 Findings = tuple[list[Finding], list[Finding]]  # (causes, hints)
+_OF_NCCL = ("nccl-error", "nccl-usage")  # whose exceptions do not say what NCCL itself does
 _EXIT_CODE = re.compile(r"\s*exitcode +: -")
 
 
@@ -104,7 +105,7 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     if end.is_cause(first.code, evidence.pause_s(first)):
         if end.chain[0].is_of_launcher and (ended := _ends_of_processes(log, words)):
             return ended, [finding for finding in words if finding not in ended]
-        return [_explain(log, end)], words
+        return [_as_nccl_says(_explain(log, end), words)], words
     last_lines = [i for i, line in enumerate(log.text.split("\n")) if line.strip()][-LAST_WORDS:]
     final = [
         finding
@@ -118,6 +119,18 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
         groups = {"exception": describe(end.chain[-1], evidence)}
         return [Finding(LOGGED, log, end.chain[-1].index, groups)], rest
     return [Finding(EXIT, note or log, 0, {})], rest
+
+
+def _as_nccl_says(explained: Finding, words: list[Finding]) -> Finding:
+    """Return the exception with the cause that NCCL's own warning names, where it has none itself.
+
+    A cause that can end a program by itself, such as a missing library, NCCL may do without.
+    """
+    if explained.cause.name not in _OF_NCCL:
+        return explained
+    said = [word for word in words if "NCCL WARN " in word.line and not word.cause.is_final]
+    known = next((word for word in said if word.cause.name not in _OF_NCCL), explained)
+    return replace(known, raised=explained.raised)
 
 
 def _ends_of_processes(log: Log, words: list[Finding]) -> list[Finding]:
