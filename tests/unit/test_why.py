@@ -144,6 +144,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)", "nccl-error"),
     ("FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/7/.metadata'", "checkpoint-incomplete"),
     ("FileNotFoundError: [Errno 2] No such file or directory: '/data/.metadata.json'", "file-missing"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/data/datasets/train.arrow'", "file-missing"),
     ("AssertionError: metadata is None; global metadata read failed: no such file", "checkpoint-incomplete"),
     ("  File \"/venv/torch/distributed/checkpoint/state_dict_loader.py\", line 250, in local_step\n    assert metadata is not None\n           ^^^^^^^^^^^^^^^^^^^^\nAssertionError", "checkpoint-incomplete"),
     ("RuntimeError: Could not load libtorchcodec. Likely causes:\n          1. FFmpeg is not properly installed", "torchcodec-not-loaded"),
@@ -341,10 +342,22 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ImportError: Loading a BitNet quantized model requires accelerate (`pip install accelerate`)", "module-missing"),
     ("ImportError: Loading an torchao quantized model requires torchao library (`pip install torchao`)", "module-missing"),
     ("RuntimeError: The fused kernel requires CUDA. See the docs (pip install fused[cuda])", "exception"),
+    ("torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (gpu7, 29511). The IPv4 network addresses of (gpu7, 29511) cannot be retrieved (gai error: -2 - Name or service not known).", "name-unknown"),
+    ("torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (10.0.0.7, 29511). The client socket has timed out after 9000ms while trying to connect to (10.0.0.7, 29511).", "rendezvous-timeout"),
     ("jax.errors.JaxRuntimeError: DEADLINE_EXCEEDED: Stopping coordination service as cluster registration failed. Set a longer timeout", "rendezvous-timeout"),
     ("jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out task names:", "rendezvous-timeout"),
     ("jax.errors.JaxRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: my_own_sync::0.", "exception"),
     ("ValueError: DEADLINE_EXCEEDED: the cluster registration failed", "exception"),
+    ("RuntimeError: FSDP needs a non-CPU accelerator device, but no accelerator device is detected.", "no-driver"),
+    ("FileExistsError: [Errno 17] File exists: '/000003_barrier'", "shm-left"),
+    ("FileExistsError: [Errno 17] File exists: '/data/000003_barrier'", "exception"),
+    ("ValueError: Reused local directory: ['/scratch/a'] vs ['/scratch/a']. Provide a different one.", "shm-left"),
+    ("requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://hub.example.org/a", "server-failed"),
+    ("httpx.HTTPStatusError: Server error '504 Gateway Timeout' for url 'https://hub.example.org/a'", "server-failed"),
+    ("httpx2.RemoteProtocolError: peer closed connection", "server-failed"),
+    ("aiohttp.client_exceptions.ClientPayloadError: Response payload is not completed", "server-failed"),
+    ("fsspec.exceptions.FSTimeoutError", "server-failed"),
+    ("ValueError: 500 Server Errors were counted", "exception"),
 ]  # fmt: skip
 
 
@@ -628,6 +641,50 @@ def test_where_pyxis_starts_no_container_the_cause_is_what_enroot_said(said: lis
     event_lines.add(run / "log/7", "batch", "ends", code=1)
     found = report.why(str(run))
     assert (found.cause, found.line) == (cause, f"slurmstepd: error: pyxis:     {said[shown]}")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ['error: a container with name "mine" does not exist', "couldn't start container"],
+        ["child 71 failed with error code: 1", "failed to import docker image", "printing enroot log file:", "couldn't start container", "if the image has"],
+    ],
+    ids=["no container", "no log of Enroot"],
+)
+def test_where_pyxis_starts_no_container_its_own_reason_is_shown_and_not_that_it_did_not(said: list[str], tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {}, "".join(f"slurmstepd: error: pyxis: {line}\n" for line in said))
+    event_lines.add(run / "log/7", "batch", "ends", code=1)
+    found = report.why(str(run))
+    assert (found.cause, found.line) == ("container-not-started", f"slurmstepd: error: pyxis: {said[len(said) // 3]}")
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("squashfuse_ll exited: fusermount: fuse device not found, try 'modprobe fuse' first", "image-not-mounted"),
+        ("squashfuse_ll exited: Something went wrong", "image-damaged"),
+    ],
+)
+def test_an_image_is_not_damaged_where_the_node_has_no_fuse(said: str, cause: str, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {}, f"FATAL:   container creation failed: image driver mount failure: {said}\n")
+    event_lines.add(run / "log/7", "batch", "ends", code=1)
+    assert report.why(str(run)).cause == cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/cache/7f_doc_idx.npy'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/cache/7f-GPTDataset-train-shuffle_index.npy'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/home/me/text/cache-7fa3_00001_of_00008.arrow'",
+        "FileNotFoundError: [Errno 2] Failed to open local file '/home/me/datasets/json/a/0.0.0/7fa3/json-train.arrow'. Detail: [errno 2] No such file",
+    ],
+)
+def test_of_a_file_that_another_rank_makes_the_fix_is_to_wait_and_not_to_mount_it(line: str, tmp_path: Path) -> None:
+    begin = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n    load(path)\n'
+    text = f'{begin}  File "pyarrow/error.pxi", line 91, in pyarrow.lib.check_status\n    raise FileNotFoundError(message)\n{line}\n'
+    found = report.why(str(run_directory(tmp_path / "run", {2: (text, "1 node2 0\n")})))
+    assert found.cause == "file-of-another-rank" and "barrier()" in found.fix, str(found)
 
 
 @pytest.mark.parametrize(

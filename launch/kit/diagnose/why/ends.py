@@ -59,7 +59,7 @@ class TracebackFrame(NamedTuple):
     @property
     def is_users(self) -> bool:
         # Cython's frames have no folder: whose they are is unknown, but Python has called them.
-        return not (stacks.INSTALLED.search(self.file) or self.file.endswith(".pyx"))
+        return not (stacks.INSTALLED.search(self.file) or self.file.endswith((".pyx", ".pxi")))
 
 
 @dataclass(frozen=True)
