@@ -348,6 +348,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect. Timed out task names:", "rendezvous-timeout"),
     ("jax.errors.JaxRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: my_own_sync::0.", "exception"),
     ("ValueError: DEADLINE_EXCEEDED: the cluster registration failed", "exception"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, internal error, NCCL version 2.27.5\nncclInternalError: Internal check failed.\nLast error:\nNET/OFI Opening a domain of the fabric failed: No such device", "nccl-network-failed"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, internal error, NCCL version 2.27.5\nncclInternalError: Internal check failed.\nLast error:\nNET/OFI Request 0x71 completed with error. RC: 5.", "nccl-error"),
     ("RuntimeError: FSDP needs a non-CPU accelerator device, but no accelerator device is detected.", "no-driver"),
     ("FileExistsError: [Errno 17] File exists: '/000003_barrier'", "shm-left"),
     ("FileExistsError: [Errno 17] File exists: '/data/000003_barrier'", "exception"),
@@ -692,6 +694,7 @@ def test_of_a_file_that_another_rank_makes_the_fix_is_to_wait_and_not_to_mount_i
     [
         ("socketPollConnect: Connect to 10.0.0.4<4711> returned 113(No route to host)", "cannot-connect", "returned 113(No route to host)"),
         ("NET/Socket : peer 10.0.0.4<4711> message truncated : receiving 8 bytes instead of 4.", "ranks-disagree", "receiving 8 bytes instead of 4."),
+        ("NET/OFI Opening a domain of the fabric failed: No such device", "nccl-network-failed", "failed: No such device"),
         ("NET/OFI libfabric.so.1: cannot open shared object file", "nccl-error", "(run with NCCL_DEBUG=INFO for details)"),
         ("Call to posix_fallocate failed : out of patience", "nccl-error", "(run with NCCL_DEBUG=INFO for details)"),
     ],
