@@ -10,7 +10,7 @@ random rank, or to a random node other than the first, with which Slurm itself e
 types a command while the job runs. When it has ended, `kit why --json` has to name
 
   the rank and its node, or the node that was lost
-  the cause, by its name in docs/why.md; of ranks that stand still also the place where the rank
+  the cause, by its name in docs/causes.md; of ranks that stand still also the place where the rank
   at fault stands
 
 and that was to be on disk within 60 s of the last step that any rank has said. What tells counts:

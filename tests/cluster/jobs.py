@@ -42,7 +42,7 @@ def submit(cluster: Cluster, project: Path, *arguments: str, check: bool = True,
 
 
 def why(cluster: Cluster, project: Path, run: str = "run") -> str:
-    """The cause that `kit why` puts first, by its name in docs/why.md."""
+    """The cause that `kit why` puts first, by its name in docs/causes.md."""
     said = cluster.run("ctl", "bash", "-c", 'cd "$1" && kit why "./$2"', "bash", cluster.path(project), run).stdout
     found = re.search(r"^cause: .* \(([a-z-]+)\)$", said, re.MULTILINE)
     assert found, said

@@ -24,7 +24,7 @@ from plans import noted_run
 from samples import HOSTILE_NAME, ROOT
 
 CORPUS = ROOT / "tests" / "corpus"
-DOCUMENT = ROOT / "docs" / "why.md"
+DOCUMENT = ROOT / "docs" / "causes.md"
 RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
 NAMES = {cause.name for cause in verdict.CAUSES}
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
@@ -1557,7 +1557,7 @@ def test_every_recorded_cause_exists() -> None:
 
 
 def rows() -> list[str]:
-    """The table of docs/why.md: each cause once, with what is known of no run in capitals."""
+    """The table of docs/causes.md: each cause once, with what is known of no run in capitals."""
     again = facts.Again(["kit", "submit", "JOB"])
     known = facts.Facts(again=again, own_fix="kit's own words", inside="the image", elsewhere=facts._elsewhere(again, "any"))
     recorded: dict[str, int] = {}
