@@ -154,7 +154,7 @@ def _how_to_start(chosen: Chosen) -> list[str]:
     lines = {chosen.start: "starts this file, job.yaml, from its folder"}
     if not chosen.is_local:
         lines = {
-            "kit submit --dry-run": "prints the scripts, and does nothing else",
+            "kit submit --dry-run": "prints the scripts, and submits nothing",
             "kit submit --follow": "submits it, and shows its logs",
         }
     lines[f"{chosen.start} -- --lr 0.1"] = f"arguments after -- go to {chosen.program.file}"
