@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -978,6 +979,19 @@ def test_a_container_of_the_whole_script_is_the_jobs() -> None:
     assert keys("#SBATCH --environment=ngc\nsrun --environment=other ./a\n")["image"] == "~/.edf/other.toml"
     assert importer.convert(f"#!/bin/csh\n{first}", "old.sbatch", KNOWN).kinds[1:3] == [CARRIED, CARRIED]
     assert convert(f"{first}#SBATCH --container-mounts=/c\n#SBATCH --container-mounts=/d\n./a\n").kinds[1:5] == [CARRIED] * 4
+
+
+def test_an_option_of_pyxis_becomes_a_key_by_one_line_of_the_table_of_options() -> None:
+    code = """from kit.config import sbatch_options
+sbatch_options.CONTAINERS |= {"container-name": "container_name", "container-mount-home": "mount_home"}
+from kit.importing import importer
+options = "--container-image=/i.sqsh --container-name=x --container-mount-home"
+for body in f"#SBATCH {options}\\n./a\\n", f"srun {options} ./a\\n":
+    print(importer.convert(f"#!/bin/bash\\n{body}", "old.sbatch", {}).job)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.count("\ncontainer_name: x\nmount_home: true\n") == 2
+    assert "# - " not in done.stdout
 
 
 def test_modules_stay_outside_of_a_container() -> None:

@@ -43,13 +43,14 @@ COMMON = {
 }
 # The letters of these, and of what --after stands for.
 SHORT = {letter: name for letter, name in LETTERS.items() if name in {*COMMON, "dependency"}}
-# Options that Pyxis and the Container Engine add to srun, and the key of a job for each.
+# Options that Pyxis and the Container Engine add to srun, and the key of a job for each, in the
+# order of the job files that kit import writes.
 CONTAINERS = {
-    "container-image": "image",
-    "container-mounts": "mounts",
-    "container-workdir": "workdir",
-    "container-remap-root": "remap_root",
     "environment": "image",
+    "container-image": "image",
+    "container-workdir": "workdir",
+    "container-mounts": "mounts",
+    "container-remap-root": "remap_root",
 }
 # Options that sbatch takes without a value, or with one that may be left out.
 FLAGS = frozenset(
@@ -58,8 +59,11 @@ FLAGS = frozenset(
 )
 # Likewise, of those that no job may set.
 OWNED_FLAGS = frozenset(
-    "container-remap-root help ignore-pbs parsable quiet test-only usage verbose version "
-    "wait".split()
+    """
+    container-entrypoint container-mount-home container-readonly container-remap-root
+    container-writable help ignore-pbs no-container-entrypoint no-container-mount-home
+    no-container-remap-root parsable quiet test-only usage verbose version wait
+    """.split()
 )
 # Options whose value is a plain number.
 NUMBERS = frozenset("cpus-per-task cpus-per-gpu ntasks-per-core ntasks-per-socket".split())

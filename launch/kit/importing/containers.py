@@ -17,11 +17,10 @@ from kit.importing.getopt import Syntax
 class GivenContainer:
     """What the words say; the texts may have holes."""
 
-    image: str = ""
+    keys: dict[str, str] = field(default_factory=dict)  # that are one text each
     mounts: list[str] = field(default_factory=list)
     workdir: str = ""
     env: list[str] = field(default_factory=list)  # NAME=VALUE
-    is_root: bool = False
     runtime: str = ""
     open_questions: list[str] = field(default_factory=list)
     not_taken: list[str] = field(default_factory=list)  # options for which kit's own way stands
@@ -75,12 +74,12 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
         elif name == "env":
             found.env += text.split(",")
         elif name == "fakeroot":
-            found.is_root = True
+            found.keys["remap_root"] = "true"
         elif name in _APPTAINER_OF_KIT:
             found.not_taken.append(name)
         else:
             found.open_questions.append(f"apptainer's option --{name}: kit has none like it")
-    found.image, *found.program = rest or [""]
+    found.keys["image"], *found.program = rest or [""]
     if verb == "run":
         way = "put what it sets into `setup`" if found.program else "name the program itself"
         found.open_questions.append(f"the image's own start script ran, as it does not here: {way}")
@@ -99,10 +98,10 @@ def enroot(words: list[str]) -> GivenContainer:
         elif name == "env":
             found.env.append(value or "")
         elif name == "root":
-            found.is_root = True
+            found.keys["remap_root"] = "true"
         else:
             found.not_taken.append(name)
-    found.image, *found.program = rest or [""]
+    found.keys["image"], *found.program = rest or [""]
     return found
 
 
@@ -132,22 +131,24 @@ def of_slurm(given: Mapping[str, str]) -> Optional[GivenContainer]:
     name = given.get("environment")
     if not name and not any(name.startswith("container-") for name in given):
         return None
-    found = GivenContainer(given.get("container-image", ""), runtime="pyxis")
+    keys = {
+        key: "true" if option in sbatch_options.OWNED_FLAGS else given[option]
+        for option, key in sbatch_options.CONTAINERS.items()
+        if option in given
+    }
+    mounts, workdir = keys.pop("mounts", "").split(","), keys.pop("workdir", "")
+    found = GivenContainer(keys, mounts, workdir, runtime="pyxis")
     if name:
         is_path = "/" in name or name.endswith(".toml")
-        file = name if is_path else f"~/.edf/{name}.toml"
-        found.runtime, image, found.image = "container-engine", found.image, file
-        if image:
+        keys["image"] = name if is_path else f"~/.edf/{name}.toml"
+        found.runtime = "container-engine"
+        if given.get("container-image"):
             way = "--environment and --container-image: write the `image` that is meant"
             found.open_questions.append(way)
-    mounts = given.get("container-mounts", "")
-    found.mounts = mounts.split(",") if mounts else []
-    found.workdir = given.get("container-workdir", "")
-    found.is_root = "container-remap-root" in given
-    if not found.image:
+    if not keys.get("image"):
         found.open_questions.append("the script made this container before: write its `image`")
     for name in ("container-env", "container-save", "container-mount-home"):
-        if name in given:
+        if name in given and name not in sbatch_options.CONTAINERS:
             found.open_questions.append(f"Pyxis' option --{name}: kit has none like it")
     return found
 

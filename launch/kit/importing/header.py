@@ -9,7 +9,7 @@ from typing import Optional
 
 from kit.base.bash_tree import Span
 from kit.config import sbatch_options
-from kit.importing import containers, getopt, starter_options
+from kit.importing import containers, getopt
 from kit.importing.draft import DECIDE, DIRECTIVE, Draft
 from kit.importing.getopt import Option, Syntax
 from kit.slurm import gpu_request
@@ -17,7 +17,7 @@ from kit.slurm.gpu_request import GpuRequest
 
 GivenOptions = dict[str, tuple[str, Span]]  # {long name: its value, and its lines}
 
-_FLAGS = sbatch_options.FLAGS | sbatch_options.OWNED_FLAGS | starter_options.PYXIS_FLAGS
+_FLAGS = sbatch_options.FLAGS | sbatch_options.OWNED_FLAGS
 SYNTAX = Syntax(sbatch_options.LETTERS, _FLAGS, sbatch_options.every(), sbatch_options.ALIASES)
 _LOGS = "kit keeps the logs itself: runs/NAME-TIME/log/"
 _LEFT_OUT = {

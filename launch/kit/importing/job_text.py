@@ -6,13 +6,14 @@ import re
 from typing import Any
 
 from kit.base.table import printable
+from kit.config import sbatch_options
 from kit.config.yaml_source import inline
 from kit.importing.draft import DECIDE, LEFT_OUT, REMARK, Draft, LedgerEntry
 
 _ORDER = (
     *("name", "command", "script", "launcher", "image", "runtime", "nodes", "processes_per_node"),
-    *("gpus_per_node", "time", "max_restarts", "workdir", "mounts", "remap_root", "env", "inherit"),
-    *("secrets", "setup", "host_setup", "array", "sweep", "slurm"),
+    *("gpus_per_node", "time", "max_restarts", *sbatch_options.CONTAINERS.values()),
+    *("env", "inherit", "secrets", "setup", "host_setup", "array", "sweep", "slurm"),
 )
 _BLOCKS = ("setup", "host_setup", "script")
 _NO_IMAGE = """\
@@ -31,9 +32,8 @@ _TITLES = {
 def render(draft: Draft, source: str) -> str:
     """Return the text of the job file."""
     found = _values(draft)
-    assert not found.keys() - set(_ORDER), f"_ORDER lacks {found.keys() - set(_ORDER)}"
     parts = [f"# Made of {source} by kit import.\n"]
-    for key in _ORDER:
+    for key in dict.fromkeys((*_ORDER, *found)):
         if key in found:
             parts.append(_entry(key, found[key]))
         elif key == "image" and not draft.has_image:

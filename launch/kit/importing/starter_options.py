@@ -7,24 +7,20 @@ import re
 from kit.config import sbatch_options
 from kit.importing.getopt import Syntax
 
-PYXIS_FLAGS = {
-    *("container-writable", "container-readonly", "container-mount-home", "container-entrypoint"),
-    *("no-container-mount-home", "no-container-entrypoint", "no-container-remap-root"),
-}
 SRUN_SYNTAX = Syntax(
     {**sbatch_options.LETTERS, "l": "label", "u": "unbuffered", "K": "kill-on-bad-exit"}
     | {"E": "preserve-env", "X": "disable-status", "r": "relative", "T": "threads"},
     sbatch_options.FLAGS
     | (sbatch_options.OWNED_FLAGS - {"wait"})  # of srun it has a value
     | {"label", "unbuffered", "kill-on-bad-exit", "multi-prog", "overlap", "exact", "interactive"}
-    | {"pty", "preserve-env", "disable-status", "quit-on-interrupt"}
-    | PYXIS_FLAGS,
+    | {"pty", "preserve-env", "disable-status", "quit-on-interrupt"},
     aliases=sbatch_options.ALIASES,
 )
 # Options of srun that starters.py and containers.py read.
-SRUN_READ = set(
-    "nodes ntasks ntasks-per-node mpi container-env container-save container-mount-home".split()
-)
+SRUN_READ = {
+    *("nodes", "ntasks", "ntasks-per-node", "mpi", *sbatch_options.CONTAINERS),
+    *("container-env", "container-save", "container-mount-home"),
+}
 # Options of srun for which kit's own step stands, or its logs and reports.
 SRUN_OF_KIT = set(
     """
@@ -34,7 +30,7 @@ SRUN_OF_KIT = set(
     no-container-entrypoint no-container-remap-root accel-bind disable-status preserve-env
     quit-on-interrupt input
     """.split()
-)
+).difference(sbatch_options.CONTAINERS)
 # Options of srun that sbatch has as well, for the job as a whole.
 SRUN_OF_JOB = set(
     """
@@ -60,10 +56,7 @@ MPI_VALUES = {
     **dict.fromkeys("rank-by wdir x envlist report-bindings-to display".split(), 1),
     **dict.fromkeys("mca pmixmca prtemca genv env".split(), 2),
 }
-OF_SRUN = {
-    f"--{name}"
-    for name in {*sbatch_options.every(), *SRUN_OF_KIT, *sbatch_options.CONTAINERS, "mpi"}
-}
+OF_SRUN = {f"--{name}" for name in {*sbatch_options.every(), *SRUN_OF_KIT, "mpi"}}
 _PLACES = re.compile("(?:map|mask)_(?:cpu|ldom)")
 _PORT = re.compile(r"--(main|master|main[-_]process)[-_]port\Z")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from kit.base.bash_tree import Span
-from kit.config import sbatch_options, variables
+from kit.config import variables
 from kit.importing import containers, folders, getopt, header, hiding, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
@@ -87,18 +87,16 @@ class Starters:
 
     def write_container(self, found: GivenContainer) -> None:
         """Write what a container is to be into the draft."""
-        keys, path = self.draft.keys, self.scope.path
         self.draft.has_image = True
         for question in found.open_questions:
             self.decide(question)
         self._not_taken(found.runtime, found.not_taken)
-        self._image(path(found.image))
+        for key, text in found.keys.items():
+            self._text(key, self.scope.path(text))
         mounts = self.mount(found.mounts, self.span)
         self._export(found.env)
-        if found.is_root:
-            keys["remap_root"] = "true"
         if found.workdir:
-            self._workdir(path(found.workdir), mounts)
+            self._workdir(self.scope.path(found.workdir), mounts)
 
     def _not_taken(self, tool: str, names: list[str]) -> None:
         """Name the options for which kit's own way stands."""
@@ -130,16 +128,15 @@ class Starters:
             self.draft.keys["mounts"] = list(dict.fromkeys(mounts))
         return found
 
-    def _image(self, image: str) -> None:
-        if not image:
-            return
-        if HOLE.search(image):
-            self.decide(f"write the `image` out, without variables: {self.scope.source(image)}")
-        elif found := containers.reference(image):
+    def _text(self, key: str, text: str) -> None:
+        """Write a key of the container whose value is one text."""
+        if HOLE.search(text):
+            self.decide(f"write the `{key}` out, without variables: {self.scope.source(text)}")
+        elif key == "image" and (found := containers.reference(text)):
             way = f"`kit build {found}` makes a file of it; then write its name as `image`"
             self.decide(f"the image is in a registry: {way}")
-        else:
-            self.draft.keys["image"] = image
+        elif text:
+            self.draft.keys[key] = text
 
     def _workdir(self, target: str, mounts: list[str]) -> None:
         """Name the folder of the host that a mount shows as the working directory."""
@@ -203,11 +200,7 @@ class Starters:
             if self.draft.slurm.get(name) != value:
                 way = "under `slurm` the whole job would have it"
                 self.decide(f"--{name}={shown} was for this step: {way}")
-        elif name not in (
-            *starter_options.SRUN_READ,
-            *starter_options.SRUN_OF_KIT,
-            *sbatch_options.CONTAINERS,
-        ):
+        elif name not in starter_options.SRUN_READ | starter_options.SRUN_OF_KIT:
             self.decide(f"srun's option --{name}: kit has none like it")
 
     def _resources(self, name: str, value: str, of_step: str) -> None:
