@@ -39,6 +39,16 @@ def test_a_line_waits_for_another_that_is_being_appended(tmp_path: Path) -> None
     assert list(json_lines.read(file)) == [{"number": 1}, {"number": 2}]
 
 
+def test_a_lock_that_nobody_releases_costs_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a machine that went down, which a file server keeps: each command would wait for ever."""
+    monkeypatch.setattr(json_lines, "LOCKED_S", 0.2)
+    file = tmp_path / "lines"
+    with file.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        json_lines.append(file, {"number": 1})
+    assert list(json_lines.read(file)) == [{"number": 1}]
+
+
 def test_a_run_of_a_cluster_is_found_behind_a_line_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = tmp_path / "kit/elsewhere.jsonl"

@@ -13,6 +13,8 @@ from typing import Any
 from kit.base.errors import warn
 from kit.files import locks, safe_read
 
+LOCKED_S = 10.0  # for which a line is waited for that another process appends
+
 
 def append(file: Path, facts: dict[str, Any]) -> None:
     """Append a line, in one piece; its owner alone can read the file. Raise OSError if it fails."""
@@ -20,7 +22,8 @@ def append(file: Path, facts: dict[str, Any]) -> None:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(file, flags, 0o600)
     try:
-        locks.take(handle)  # on NFS, two machines that append at one moment write to one place
+        # On NFS, two machines that append at one moment write to one place.
+        locks.take_within(handle, LOCKED_S)
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(0, "it is not a regular file", str(file))

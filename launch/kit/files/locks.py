@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,16 @@ def take(handle: int) -> None:
     """
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def take_within(handle: int, within_s: float) -> None:
+    """Lock an open file, or give up if another process still holds the lock after this time.
+
+    A file server may keep the lock of a machine that went down, for ever.
+    """
+    end_s = time.monotonic() + within_s
+    while try_take(handle) is False and time.monotonic() < end_s:
+        time.sleep(0.05)
 
 
 def try_take(handle: int) -> Optional[bool]:
