@@ -21,6 +21,7 @@ Write = Callable[[bytes], object]
 POLL_S = 0.2
 SHARED_POLL_S = 1.0  # of logs on a file server
 FIRST = 1 << 16  # bytes of a log that is longer than a piece when it is first seen
+REST_S = 10.0  # at most, after a look at all logs: `kit logs -f | less` may wait for its reader
 HELD_S = 5.0  # for which the batch script may repeat what a node refused
 UNREPEATED = 20  # lines of such words that are shown: of thousands of nodes it repeats a few itself
 OVER_S = 60.0  # for which a node that was lost may wake up and go on in an earlier attempt's log
@@ -255,4 +256,4 @@ def until(
         if result is not None:
             return result
         # A file server may need seconds for the logs of thousands of nodes, and others use it, too.
-        time.sleep(max(poll_s, time.monotonic() - begun_s))
+        time.sleep(max(poll_s, min(time.monotonic() - begun_s, REST_S)))
