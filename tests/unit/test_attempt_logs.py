@@ -93,6 +93,7 @@ def test_status_tells_the_last_lines_of_some_of_thousands_of_logs(run: history.R
     logs = run.paths.logs("7") / "attempt2"
     for number in range(2, 300):
         (logs / f"node{number}.out").write_text(f"node{number} in 2\n")
+    event_lines.add(run.paths.logs("7"), "node1", "rank_ended", node="node1", rank=9, local_rank=0, code=1, stopped=False, attempt=2)
     lines = kit_here("status", "7").out.partition("run directory: ")[2].splitlines()[1:]
     ends = ["rank0      exit code 1: rank 0 in 2", *(f"{f'node{number}':10} node{number} in 2" for number in range(1, 200))]
     assert [line.strip() for line in lines] == [*ends, "and 101 more nodes and ranks: kit logs 7 --node NAME, or --rank N"]

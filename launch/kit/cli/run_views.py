@@ -82,7 +82,8 @@ def _logs(run: Run, most: Optional[int] = None) -> tuple[NcclNetwork, list[LogEn
     stems = chosen = log_files.stems(run.paths, run.id, found)
     if most and len(stems) > most:
         failed = [f"rank{each.rank}" for each in events.failed_ranks(found)]
-        chosen = list(dict.fromkeys([*failed, *stems]))[:most]
+        there = set(stems)  # ranks that failed in an earlier attempt may have none in the last
+        chosen = list(dict.fromkeys([*filter(there.__contains__, failed), *stems]))[:most]
     logs = log_files.ends(run.paths, run.id, found, chosen)
     return nccl_network.read(place, found), logs, len(stems) - len(chosen)
 
