@@ -179,6 +179,36 @@ def test_all_methods_mean_the_same_job_of_an_array_that_a_user_submitted_again(j
         kit.find(array.name, task=0)
 
 
+def test_a_number_that_another_run_has_too_harms_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another cluster has the same numbers, and where slurmctld has lost its state they begin again."""
+    fake = scripted_slurm.around(tmp_path, monkeypatch)
+    first = kit.submit("train.py", output=tmp_path / "first")
+    (tmp_path / "slurm/jobs").write_text("")
+    fake.put(first.id, "FAILED", first.folder)
+    assert first.wait().state == "FAILED"
+    (tmp_path / "slurm/jobs").write_text("")
+    (tmp_path / "slurm/next").write_text(f"{first.id}\n")
+    second = kit.submit("train.py", output=tmp_path / "second")
+    assert second.id == first.id and first.why().run.folder == str(first.folder)
+    first.cancel()
+    assert second.status.state == "PENDING" and not fake.calls("scancel")
+
+
+def test_a_job_that_was_cancelled_before_it_began_is_not_the_one_that_a_user_submitted_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = scripted_slurm.around(tmp_path, monkeypatch)
+    run = kit.submit("train.py", output=tmp_path / "run")
+    (tmp_path / "slurm/jobs").write_text("")
+    fake.put(run.id, "CANCELLED", run.folder)
+    assert run.wait().state == "CANCELLED"
+    (tmp_path / "slurm/jobs").write_text("")
+    fake.put("1002", "RUNNING", run.folder)  # sbatch run_script.sh
+    (run.folder / "log/1002").mkdir()
+    (run.folder / "log/slurm-1002.out").touch()
+    assert (kit.find("run").id, kit.find(run.id).status.state, run.status.state) == ("1002", "CANCELLED", "CANCELLED")
+    run.cancel()
+    assert fake.jobs()["1002"][0] == "RUNNING"
+
+
 def test_a_lost_answer_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = scripted_slurm.around(tmp_path, monkeypatch)
     fake.script("sbatch", "take; exit 1")

@@ -86,7 +86,14 @@ class RunHandle:
 
     @property
     def _word(self) -> str:
-        return self.id if self._run().is_exact else str(self.folder)
+        """Return its directory; the id of a job after which its directory was submitted again.
+
+        A number alone may be that of another run: of another cluster, or begun again.
+        """
+        run = self._run()
+        if run.id == lookup.find(str(self.folder)).id:
+            return str(self.folder)
+        return f"{run.id};{run.cluster}" if run.cluster else run.id
 
     def _run(self) -> Run:
         """Return the run under this id: a user may have submitted its directory once more."""

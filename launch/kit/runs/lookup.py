@@ -82,14 +82,16 @@ def of_job(number: str, run: Run, noted: Mapping[tuple[str, float], Run]) -> Opt
     """
     if number and number == run.id:
         return of_own_job(run)
+    earlier = noted.get((run.folder, run.created_s))
     if run.array:
-        if earlier := noted.get((run.folder, run.created_s)):
+        if earlier:
             return replace(earlier, is_exact=True)
         tasks = history.begun_tasks(run).get(int(number)) if number.isdecimal() else None
         return replace(history.under(run, number, tasks), is_exact=True) if tasks else None
     logs = run.paths.logs(number)
     if not (number.isdecimal() and os.path.isdir(logs)):
-        return None
+        # Such as one that was cancelled before it began.
+        return replace(earlier, is_exact=True) if earlier and earlier.state else None
     # A user submitted it: it may run beside the one that is noted.
     if job_chain.followed_by(logs):
         return _fresh(run)
