@@ -143,7 +143,7 @@ def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:
     )
 
 
-@pytest.mark.parametrize("typed", ["a=[64,64],[128,128]", "a=(0.9,0.95)", "a={x:1,y:2}", 'a="x,y"'])
+@pytest.mark.parametrize("typed", ["a=[64,64],[128,128]", "a=(0.9,0.95)", "a={x:1,y:2}", 'a="x,y"', "a='x,y'"])
 def test_a_comma_inside_of_a_typed_value_makes_no_two_values_of_it(typed: str, dry_run) -> None:
     done = dry_run("command: train.py {a}\n", "--sweep", typed, check=False)
     problem = f"kit: --sweep: each comma in '{typed}' separates two values, also in brackets and quotes\n"

@@ -84,7 +84,8 @@ def _typed_values(option: str, name: str, text: str, problems: Problems) -> list
 def _is_cut(value: str) -> bool:
     """Return whether a value lacks an end of its brackets or quotes: a comma in them has cut it."""
     odd = (value.count(pair[0]) != value.count(pair[1]) for pair in ("()", "[]", "{}"))
-    return value.count('"') % 2 == 1 or any(odd)
+    is_quoted = value.startswith("'") != value.endswith("'")  # an apostrophe is inside of a word
+    return is_quoted or value.count('"') % 2 == 1 or any(odd)
 
 
 def count(sweep: Sweep) -> int:
