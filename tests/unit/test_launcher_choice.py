@@ -121,7 +121,7 @@ def test_a_program_with_a_launcher_of_its_own_may_be_the_only_rank(kit, tmp_path
     (tmp_path / "c.yaml").touch()
     assert kit("submit", "--dry-run").returncode == 0
     for more in ("--nodes=2", "--processes-per-node=2"):
-        assert "train starts its ranks itself, and torchrun would" in kit("submit", more, "--dry-run", check=False).stderr
+        assert "train starts its processes itself, and torchrun would" in kit("submit", more, "--dry-run", check=False).stderr
 
 
 def test_sbatchs_own_long_names_are_known(kit, tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_file_of_the_user_s_may_be_named_script_sh(project: Path) -> None:
 def test_a_sweep_reaches_a_script_by_a_variable(project: Path) -> None:
     with pytest.raises(UsageError) as refused:
         plan("script: python train.py --lr {lr}\nsweep: {lr: [0.1, 0.2]}\n")
-    assert '`env: {LR: "{lr}"}`, and "$LR" in the script' in refused.value.problems[0].fix
+    assert '`env: {SWEEP_LR: "{lr}"}`, and "$SWEEP_LR" in the script' in refused.value.problems[0].fix
     plan("script: python train.py --lr $LR\nenv: {LR: '{lr}'}\nsweep: {lr: [0.1, 0.2]}\n")
 
 

@@ -159,7 +159,7 @@ def test_a_name_in_lines_of_bash_is_said_to_stay_as_it_is(dry_run) -> None:
     job = "command: train.py {lr}\nenv: {lr: '{lr}'}\nsweep: {lr: [1, 2]}\nsetup: |\n  mkdir -p out/{lr} out/{lr}/x out/${lr}\n"
     assert [line for line in dry_run(job).stderr.splitlines() if "values" in line or "fix" in line] == [
         "kit: job.yaml:4: warning: kit puts no values into setup: in every task, {lr} stays {lr}",
-        '  fix: write `env: {LR: "{lr}"}`, and "$LR" in setup',
+        '  fix: write `env: {SWEEP_LR: "{lr}"}`, and "$SWEEP_LR" in setup',
     ]
     assert "stays" not in dry_run(job.replace("out/{lr}", "out/{x}")).stderr
 

@@ -187,7 +187,7 @@ def _check_own_launcher(job: Job, launcher: str, problems: Problems) -> None:
     name, fix = other_tools.own_launcher(job.command)
     if fix and job.most_nodes * job.ranks_per_node > 1:
         effect = f"{launcher} would start it once for every rank"
-        problem = f"{name} starts its ranks itself, and {effect}"
+        problem = f"{name} starts its processes itself, and {effect}"
         problems.add(job.where("command"), problem, fix)
 
 

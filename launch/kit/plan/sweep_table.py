@@ -134,5 +134,5 @@ def _warn_of_bash(job: Job, places: Collection[str], problems: Problems) -> None
 
 def _by_variable(name: str, place: str) -> str:
     """Return how lines of bash read a task's value."""
-    variable = name.upper()
+    variable = f"SWEEP_{name.upper()}"  # PATH of a path would be another's
     return f'`env: {{{variable}: "{{{name}}}"}}`, and "${variable}" in {place}'

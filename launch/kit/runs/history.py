@@ -41,7 +41,7 @@ class Run:
     is_member: bool = False  # this machine's Slurm has to be asked for that cluster by name
     workdir: str = ""  # where its program works; empty where nobody noted it
     usage: Optional[Usage] = None  # of a run that has ended
-    is_lost: bool = False  # a day after its begin, nobody knew how it ended
+    is_lost: bool = False  # nobody knew its end a day after it began: kit status asks no more
     is_shell: bool = False  # of `kit shell`, not of a program
     is_foreign: bool = False  # a copy, or from another cluster; the history holds none
     call: str = ""  # the number of the laptop's command that made it, by KIT_CALL

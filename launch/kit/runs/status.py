@@ -98,7 +98,10 @@ def _query_cluster(runs: list[Run]) -> dict[Run, Status]:
     own = slurm.cluster_name() if any(run.cluster for run in lost.values()) else ""
     for given, run in lost.items():
         found[given] = _query_run(run, queue, accounts)
-        if found[given].state == "LOST":
+        if found[given].state == "LOST" and accounts is None:
+            detail = "Slurm's accounts cannot be read now"
+            found[given] = found[given]._replace(state="UNKNOWN", detail=detail)
+        elif found[given].state == "LOST":
             found[given] = _lost(found[given], own)
     return found
 

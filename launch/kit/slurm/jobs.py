@@ -218,8 +218,8 @@ def queue(others: Collection[int] = ()) -> dict[str, list[Queued]]:
 def accounted(job_ids: list[str]) -> Optional[dict[str, dict[str, str]]]:
     """Return {job id: {folder: state}} by the site's accounts: empty if it keeps none.
 
-    Return None if they cannot be read now. Where they have missed an end, for slurmdbd was away,
-    they say for ever that the job runs: of such a job they say nothing here.
+    Return None if they cannot be read now. A job whose end slurmdbd missed stays RUNNING in the
+    accounts for ever; it is left out if slurmctld no longer knows it.
     """
     if not shutil.which("sacct"):
         return {}
