@@ -71,6 +71,18 @@ def test_of_two_ranks_that_fail_one_after_the_other_the_first_is_blamed_and_its_
     assert (run / "worst").read_text() == "7\n"
 
 
+def test_an_exception_is_shown_however_much_other_ranks_have_said_behind_it(tmp_path: Path) -> None:
+    """Eight processes of one program write into one log, and torchrun, which that has started, says last which one failed."""
+    frames = "".join(f'  File "/x/{number}.py", line 1, in f\n' for number in range(40))
+    raised = f"Traceback (most recent call last):\n{frames}"
+    peers = 7 * f"{raised}torch.distributed.DistBackendError: remote process exited\nframe #0: f\n"
+    report = f"E1129 api.py:882] failed (exitcode: 1)\n{raised}torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    (tmp_path / "text").write_text(f"{raised}KeyError: 'labels'\n{peers}{report}")
+    run = job(tmp_path, f"{READY}task 0 0\n", f"cat {tmp_path}/text; exit 1")
+    assert begin(run).wait(60) == 1
+    assert said(run)[-2:] == ['  |   File "/x/39.py", line 1, in f', "  | KeyError: 'labels'"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "fix"),
     [

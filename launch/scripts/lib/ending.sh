@@ -273,15 +273,16 @@ ending::show_log() {
   ((skipped > 15)) || skipped=0
   # Under `kit run` the ranks' lines of a node's log are on the terminal already.
   [[ -z "${KIT_LOOPBACK:-}" || ! -s "${KIT_ATTEMPT_DIR}/$2" ]] || live='/^\[rank[0-9]+\] /d' what="${log} says no more"
-  said="$(ending::said "$2" | sed -E "${live}" | tail -n "$((20 + skipped))" | head -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
+  said="$(ending::said "$2" "${skipped}" | sed -E "${live}" | tail -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
   [[ "$2" != rank[0-9]* ]] || what='it printed nothing'
   [[ -z "${said}" ]] || what="the end of ${log}:"$'\n'"${said}"
   printf 'kit: error: %s; %s\n' "$1" "${what}" >&2 || true
 }
 
-# ending::said LOG - prints the last 200 lines of one of this attempt's logs, without torch's "[rank3]: " and its frames of C++.
+# ending::said LOG [AFTER] - prints the last 200 lines of one of this attempt's logs, or those before the last AFTER, without torch's
+# "[rank3]: " and its frames of C++.
 ending::said() {
-  [[ ! -f "${KIT_ATTEMPT_DIR}/$1" ]] || tail -n 200 -- "${KIT_ATTEMPT_DIR}/$1" 2>/dev/null | tr -d '\0' | sed -E 's/^\[rank[0-9]+\]: ?//; /^frame #[0-9]+: /d'
+  [[ ! -f "${KIT_ATTEMPT_DIR}/$1" ]] || tail -n "$((200 + ${2:-0}))" -- "${KIT_ATTEMPT_DIR}/$1" 2>/dev/null | head -n "-${2:-0}" | tr -d '\0' | sed -E 's/^\[rank[0-9]+\]: ?//; /^frame #[0-9]+: /d'
 }
 
 ending::outcome() {
