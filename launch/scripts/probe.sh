@@ -122,8 +122,13 @@ probe::gpus() {
   local said driver cuda
   if [[ ! -d "${cards[0]}" ]]; then
     cards=()
-    # Of other makes' GPUs nothing else tells a job that asks for none: the kernel shows it none of those in /sys/class/kfd.
-    command -v nvidia-smi >/dev/null || mapfile -t cards < <(compgen -G '/sys/class/drm/renderD*' || compgen -G '/sys/class/accel/accel[0-9]*')
+    # Of other makes' GPUs nothing else tells a job that asks for none: the kernel shows it none of those in /sys/class/kfd. NVIDIA's (0x10de)
+    # are there by nouveau, where their own driver is not installed.
+    command -v nvidia-smi >/dev/null ||
+      mapfile -t cards < <(
+        grep -Lsx 0x10de /sys/class/drm/renderD*/device/vendor
+        compgen -G '/sys/class/accel/accel[0-9]*'
+      )
   fi
   if said="$(gpus::ask 2>&1)"; then
     mapfile -t names < <(gpus::names <<<"${said}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -226,12 +227,21 @@ def test_gpus_and_their_parts_are_counted_as_slurm_counts_them(listed: str, told
     assert [[*fact[:2], "0", *fact[3:]] if fact[0] == "gpus" else fact for fact in found] == told
 
 
-@pytest.mark.parametrize("devices", ["drm/renderD128 drm/renderD129", "accel/accel0 accel/accel1 accel/accel_controlD0"])
-def test_gpus_of_other_makes_count_though_nothing_lists_them(devices: str) -> None:
+@pytest.mark.parametrize(
+    ("devices", "vendor", "count"),
+    [
+        ("drm/renderD128 drm/renderD129", "0x1002", "2"),
+        ("accel/accel0 accel/accel1 accel/accel_controlD0", "0x1da3", "2"),
+        ("drm/renderD128 drm/renderD129", "0x10de", "0"),  # NVIDIA's, by nouveau
+    ],
+)
+def test_gpus_of_other_makes_count_though_nothing_lists_them(devices: str, vendor: str, count: str, tmp_path: Path) -> None:
     """Of AMD's in /sys/class/kfd the kernel shows a job only those that it has."""
-    machine = ["bwrap", "--dev-bind", "/", "/", "--proc", "/proc", "--tmpfs", "/sys/class", *(f"--dir /sys/class/{name}" for name in devices.split())]
-    found = of(facts(before=tuple(" ".join(machine).split())), "gpus")
-    assert [fact[:3] for fact in found] == [["gpus", "0", "2"]]
+    (tmp_path / "vendor").write_text(f"{vendor}\n")
+    made = [["--dir", f"/sys/class/{name}/device", "--ro-bind", str(tmp_path / "vendor"), f"/sys/class/{name}/device/vendor"] for name in devices.split()]
+    machine = ["bwrap", "--dev-bind", "/", "/", "--proc", "/proc", "--tmpfs", "/sys/class", *itertools.chain(*made)]
+    found = of(facts(before=tuple(machine)), "gpus")
+    assert [fact[:3] for fact in found] == [["gpus", "0", count]]
 
 
 @pytest.mark.parametrize("says", ["Driver Version: 610.43 CUDA Version: 13.3", "KMD Version: 610.43 CUDA UMD Version: 13.3"])
