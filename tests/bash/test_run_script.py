@@ -350,6 +350,13 @@ def test_the_nodes_own_mpi_may_want_another_of_slurms(default: str, named: str, 
     assert done.returncode == 0 and f"--mpi={chosen}\n" in (run / "argv").read_text(), done.stderr
 
 
+def test_an_mpi_type_that_slurm_does_not_have_is_named(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true", launcher="mpi")
+    stub(tmp_path / "bin", "srun", "echo none pmi2 pmix\n")
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), SLURM_MPI_TYPE="pmix_v3"))
+    assert done.returncode == 1 and "this site's Slurm has no pmix_v3 for MPI programs\n  fix: see: srun --mpi=list" in done.stderr
+
+
 def test_no_rank_starts_before_every_node_is_ready(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=3)
     late = "if [[ $2 == prepare && ${SLURM_NODEID} == 2 ]]; then sleep 2; fi\n"

@@ -11,6 +11,8 @@ mpi::choose_type() {
   for KIT_MPI_TYPE in "${types[@]}"; do
     [[ "${known}" != *" ${KIT_MPI_TYPE} "* ]] || return 0
   done
-  kit::die "this site's Slurm has neither pmix nor pmi2 for MPI programs" \
+  local problem='neither pmix nor pmi2'
+  ((${#types[@]} == 2)) || problem="no ${types[0]}"
+  kit::die "this site's Slurm has ${problem} for MPI programs" \
     "see: srun --mpi=list; programs without MPI: \`launcher: srun\`"
 }
