@@ -313,9 +313,10 @@ TORCHRUN = raised("torch.distributed.elastic.multiprocessing.errors.ChildFailedE
         (OWN + "epoch 2\n" + MISSED + "E1218 71 api.py:882] failed (exitcode: 1) local_rank: 1\n" + TORCHRUN, 41),
         (MISSED + TORCHRUN, 35),
         (OWN + "E1218 71 api.py:882] failed (exitcode: -9) local_rank: 1\n" + TORCHRUN, 31),
+        (OWN + "epoch 2\n" + "E1218 71 api.py:882] failed (exitcode: 3) local_rank: 1\n" + TORCHRUN, 31),
         (TORCHRUN, 31),
     ],
-    ids=["of the rank at fault", "of one that missed others", "killed", "of none"],
+    ids=["of the rank at fault", "of one that missed others", "killed", "another end", "of none"],
 )
 def test_what_torchrun_reports_in_a_program_is_not_the_end_of_the_ranks_exception(text: str, after: int, tmp_path: Path) -> None:
     assert judge(make(Case({0: (text, "1 n0 0")}, 0), tmp_path)) == ["0", "1", "n0", "0", "failed", str(after)]

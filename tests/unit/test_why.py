@@ -887,6 +887,8 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         (GOT_OVER + ACCELERATE.format(end="died with <Signals.SIGKILL: 9>"), "killed", "died with <Signals.SIGKILL: 9>."),
         (WATCHDOG + "terminate called after throwing an instance of 'c10::DistBackendError'\n" + TORCHRUN.format(code=-6), "nccl-timeout", WATCHDOG[:-1]),
         (TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
+        (GOT_OVER + TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
+        (GOT_OVER + ACCELERATE.format(end="returned non-zero exit status 3"), "exception", "exit status 3."),
         (traceback("subprocess.CalledProcessError: Command '['python', 'eval.py']' returned non-zero exit status 1."), "exception", "exit status 1."),
     ],
     ids=[
@@ -900,6 +902,8 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         "accelerate, SIGKILL",
         "a watchdog",
         "an exit code",
+        "an exit code, after another exception",
+        "accelerate, an exit code",
         "no launcher",
     ],
 )

@@ -115,7 +115,7 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
   ignoring = 0
   settle()
   if (root != "" && !logged && (held == "" || grade == OWN)) { held = root; held_file = root_file; held_at = at }
-  by_signal = before ~ /\(exitcode: -/
+  other_end = before ~ /\(exitcode: / && before !~ /\(exitcode: 1\)/ # an exception ends Python with 1
   if (!chained) {
     # One that is printed with nothing after it, and then what clean-up made of it, in a traceback of its own.
     fell = root != "" && !between && (fell || (grade == OWN && !spoke && !logged))
@@ -137,7 +137,7 @@ inside && /^[ \t|+]*File "/ { file = $0; next }
 # Rich draws a box around a traceback, in characters beyond ASCII. \033 begins a colour.
 inside && (/^[^!-~\033]/ || $0 == "") { next }
 # torchrun, in a program that starts it, says that a rank has failed: what that said itself stands above.
-inside && held != "" && !by_signal && /ChildFailedError: *$/ {
+inside && held != "" && !other_end && /ChildFailedError: *$/ {
   root = held; root_file = held_file; after = noise = count - held_at
   inside = settled = logged = fell = growing = chained = more = 0; before = $0
   next

@@ -30,7 +30,8 @@ _POINTS_ABOVE = re.compile(
 )
 _VLLM = re.compile(r"(^|/)vllm/")
 _ACCELERATE = re.compile(r"(^|/)accelerate/commands/")
-_BY_SIGNAL = re.compile(r"\(exitcode: -|died with <Signals")
+# An exception ends Python with 1.
+_OTHER_END = re.compile(r"\(exitcode: (?!1\))|died with <Signals|exit status (?!1\.)")
 MESSAGE = 8  # lines to read of an exception's message after its first
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
 _FRAME = re.compile(r'\s*File "(.*)", line (\d+)(?:, in (.*))?$')
@@ -157,7 +158,7 @@ def read(lines: list[str]) -> End:
         elif (
             chain
             and raised.is_of_launcher
-            and not _BY_SIGNAL.search(lines[index - 1] + raised.text)
+            and not _OTHER_END.search(lines[index - 1] + raised.text)
         ):
             chain = [*(own or chain), raised]  # in one log with its processes
             after, is_logged = 0, False
