@@ -219,7 +219,7 @@ def test_of_many_reasons_that_nodes_give_the_first_ten_are_said(tmp_path: Path) 
         event_lines.add(run / f"log/{JOB_ID}", f"n{node:02}", "node_refused", node=f"n{node:02}", **words)
     assert begin(run).wait(60) == 1
     told = [line for node in range(10) for line in (f"kit: error: n{node:02}: /tmp has {node} MiB free", "  fix: free some")]
-    assert said(run) == [*told, f"kit: local0: other nodes gave 3 more reasons: {run}/log/{JOB_ID}/NODE.out"]
+    assert said(run) == [*told, f"kit: local0: further reasons of other nodes: 3, each in {run}/log/{JOB_ID}/NODE.out"]
 
 
 def test_what_nodes_refuse_when_they_are_asked_for_the_image_is_the_reason(tmp_path: Path) -> None:

@@ -507,15 +507,25 @@ def test_other_makes_gpus_are_seen_by_their_devices_and_by_slurms_word(device: s
     assert shown == 2 or "shows 1 of the 2 GPUs that the job asked for\n  fix: Slurm binds each task to GPUs of its own by its option gpu-bind" in done.stderr
 
 
-@pytest.mark.parametrize("device", ["/dev/nvidia0", "/dev/dxg", "/dev/kfd", ""])
-def test_a_rehearsal_tells_programs_of_the_gpus_that_it_asked_for_where_there_is_one(device: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "variables", "told"),
+    [
+        ("/dev/nvidia0", {}, "1"),
+        ("/dev/dxg", {}, "1"),
+        ("/dev/kfd", {}, "1"),
+        ("/dev/kfd", {"HIP_VISIBLE_DEVICES": "-1"}, "unset"),
+        ("/dev/nvidia0", {"CUDA_VISIBLE_DEVICES": ""}, "unset"),
+        ("", {}, "unset"),
+    ],
+)
+def test_a_rehearsal_tells_programs_of_the_gpus_that_it_asked_for_where_there_is_one(device: str, variables: dict[str, str], told: str, tmp_path: Path) -> None:
     """train/ranks.py then ends rather than train on the CPU for days; without a GPU `kit run` has warned."""
     run = run_dir(tmp_path, "echo ${KIT_GPUS_PER_NODE-unset}", launcher="spawn", gpus_per_node=1)
     inside = ["bash", "spawn.sh", "NNODES=1", "NODE_RANK=0", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={PORT}", f"KIT_LOG_DIR={tmp_path}"]
     machine = ["bwrap", "--bind", "/", "/", "--dev", "/dev", *(["--ro-bind", "/dev/null", device] if device else [])]
-    done = subprocess.run([*machine, *inside], cwd=run, env=slurm(KIT_LOOPBACK="yes"), capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*machine, *inside], cwd=run, env=slurm(KIT_LOOPBACK="yes", **variables), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert ("1" if device else "unset") in done.stdout.split()
+    assert told in done.stdout.split()
 
 
 def test_a_job_that_is_ended_says_so_and_leaves_nothing(tmp_path: Path, tag: str) -> None:

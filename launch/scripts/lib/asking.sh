@@ -3,9 +3,9 @@
 # only: KIT_ON_PREEMPT=checkpoint
 
 # asking::for_checkpoint - reads the program's process id, and sends it SIGUSR1 each time the first node wants a checkpoint, as
-# a line more in a file says. It looks every other second, without starting a process, until the rank closes its input; less often
-# where thousands of ranks ask the same file server. A process that does not handle SIGUSR1 would die of it: it is not sent until it
-# does, since a program may still be importing.
+# a line more in a file says. It looks every two seconds, on hundreds of nodes less often to spare the file server, without starting
+# a process, until the rank closes its input. A process that does not handle SIGUSR1 would die of it: it is not sent until it does,
+# since a program may still be importing.
 asking::for_checkpoint() {
   trap '' TERM INT HUP USR1 USR2
   local kit_program kit_answer kit_is_noted=''

@@ -88,7 +88,7 @@ container::check_gpus() {
   if [[ -z "${KIT_LOOPBACK:-}" ]]; then
     source "${KIT_RUN_DIR}/lib/gpus.sh"
     gpus::check
-  elif [[ -z "${CUDA_VISIBLE_DEVICES-all}" ]] || { ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /dev/dxg && ! -e /dev/kfd ]]; }; then
+  elif [[ -z "${CUDA_VISIBLE_DEVICES-all}" || "${HIP_VISIBLE_DEVICES-all}" == @(|-1) ]] || { ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /dev/dxg && ! -e /dev/kfd ]]; }; then
     return 0
   fi
   export KIT_GPUS_PER_NODE
@@ -103,7 +103,7 @@ container::allow_connections() {
   ulimit -Sn "$((4 * kit_ranks))" 2>/dev/null || ulimit -Sn "$(ulimit -Hn)" || true
   (($(ulimit -Sn) > kit_ranks)) ||
     kit::warn "only $(ulimit -Sn) files may be open here, and each of ${kit_ranks} ranks will connect to this node: some may wait in vain" \
-      "have LimitNOFILE=131072 set for slurmd; what counts is the hard limit: ulimit -Hn"
+      "raise the hard limit (ulimit -Hn) to 131072: of jobs, by LimitNOFILE of slurmd"
 }
 
 # container::report_overridden - the job's variables that the image, or a hook of the site, sets to something else. The job's

@@ -198,7 +198,7 @@ ending::show_refusals() {
   local nodes cause problem fix refused=''
   while IFS=$'\t' read -r cause problem fix nodes; do
     refused=yes
-    [[ -n "${problem}" ]] || { kit::say "other nodes gave ${cause} more reasons: ${KIT_ATTEMPT_DIR}/NODE.out" && continue; }
+    [[ -n "${problem}" ]] || { kit::say "further reasons of other nodes: ${cause}, each in ${KIT_ATTEMPT_DIR}/NODE.out" && continue; }
     nodes="$(printf '%s' "${nodes// /$'\n'}" | kit::first_ten)" problem="$(printf '%b' "${problem}")" fix="$(printf '%b' "${fix}")"
     event::note node_refused node "${nodes}" cause "${cause}" problem "${problem}" fix "${fix}"
     SLURMD_NODENAME="${nodes}" kit::error "${problem}" "${fix}"

@@ -56,7 +56,7 @@ gpus::check() {
   local -a kit_gpus=()
   local kit_where='the container'
   [[ "${KIT_RUNTIME}" != none ]] || kit_where='this node'
-  { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/accel*' || [[ -e /dev/kfd || -e /dev/dxg ]]; } >/dev/null ||
+  { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/accel/accel*' || [[ -e /dev/kfd || -e /dev/dxg ]]; } >/dev/null ||
     kit::die "${kit_where} shows no GPU's device file (/dev/nvidia0), and the job asked for ${KIT_GPUS_PER_NODE}" \
       "look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option" fewer-gpus
   if [[ -n "${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES:-}}" ]]; then

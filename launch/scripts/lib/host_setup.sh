@@ -69,7 +69,7 @@ host_setup::exported() {
   local kit_name
   while IFS= read -r kit_name; do
     case "${kit_name}" in
-      SLURM* | _SLURM_* | SPANK_* | SBATCH_* | SRUN_* | KIT_* | CUDA_VISIBLE_DEVICES | ROCR_VISIBLE_DEVICES | GPU_DEVICE_ORDINAL | ZE_AFFINITY_MASK) ;;
+      SLURM* | _SLURM_* | SPANK_* | SBATCH_* | SRUN_* | KIT_* | CUDA_VISIBLE_DEVICES | ROCR_VISIBLE_DEVICES | HIP_VISIBLE_DEVICES | GPU_DEVICE_ORDINAL | ZE_AFFINITY_MASK) ;;
       PWD | OLDPWD | SHLVL | HOSTNAME | TERM | XDG_* | DBUS_* | KRB5CCNAME | _) ;;
       SHELLOPTS | BASHOPTS | UID | EUID | PPID) ;; # read-only
       *) printf 'export %s=%q\n' "${kit_name}" "${!kit_name}" || return ;;

@@ -188,5 +188,5 @@ peers::is_alone() {
 # peers::has_device - whether there is anything but a CPU to train on.
 peers::has_device() {
   [[ -n "${CUDA_VISIBLE_DEVICES-all}" ]] || return 1 # hidden
-  { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/accel*' || [[ -e /dev/kfd ]]; } >/dev/null
+  { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/accel/accel*' || [[ -e /dev/kfd ]]; } >/dev/null
 }
