@@ -125,13 +125,8 @@ RIGHT = {
     "name": ["t", "a-b"],
     "command": ["train.py", "train.py --lr {lr}", "[train.py, --x]", "python train.py", "python -m train", "[python, -u, train.py]", "./train.py"],
     "image": ["x.sqsh", "images/x.sif", "docker://ubuntu"],
-    "runtime": ["none", "auto", "enroot", "apptainer", "docker", "pyxis"],
-    "launcher": ["torchrun", "srun", "mpi", "spawn"],
     "nodes": ["1", "2-4", "8"],
     "time": ["10", "1:00:00", "1-0"],
-    "stage": ["none", "auto", "local", "sbcast"],
-    "on_preempt": ["none", "checkpoint"],
-    "code": ["live", "snapshot"],
     "workdir": [".", "/"],
     "mounts": ["[.:/data]", "[/etc:/etc:ro]", "[{source: ., target: /data}]"],
     "env": ["{A: b}", "{A: ''}"],
@@ -189,6 +184,16 @@ DEEP += [
 DEEP += ["{" + ", ".join(f"n{number}: [{', '.join('0123456789')}]" for number in range(12)) + "}", "[" + "/a:/b, " * 15_000 + "]", "x" * 1_000_001]
 
 
+def right(key: str) -> list[str]:
+    """Values as they should be: of RIGHT, or of the key's declaration."""
+    from kit.config import job
+
+    facts = job.KEYS.get(key)
+    if key in RIGHT or not facts:
+        return RIGHT.get(key, NUMBERS)
+    return facts.choices() if facts.choices else list(getattr(facts.parse, "good", NUMBERS))
+
+
 def odd_value(random: random.Random) -> str:
     if random.random() < 0.4:
         return random.choice(DEEP)
@@ -204,7 +209,7 @@ def odd_key(random: random.Random, key: str) -> str:
 def job_file(random: random.Random, keys: list[str]) -> bytes:
     """Keys with values as they should be, of which every second file has an odd one."""
     chosen = dict.fromkeys([*["command"] * ("command" in keys), *random.choices(keys, k=random.choice([1, 1, 2, 3, 6]))])
-    lines = {key: random.choice(RIGHT.get(key, NUMBERS)) for key in chosen}
+    lines = {key: random.choice(right(key)) for key in chosen}
     if random.random() < 0.5:
         lines[random.choice(list(lines))] = odd_value(random)
     if random.random() < 0.1:
@@ -275,8 +280,8 @@ def a_line(place: strangers.Place, random: random.Random) -> tuple[str, ...]:
             words.append(random.choice([*ODD, "--help", "-h", "--dry-run", "--", "--nope", "-zzz"]))
             continue
         name = random.choice([*item.opts, *item.secondary_opts])
-        right = RIGHT.get(item.name, NUMBERS) if item.name in job.KEYS else [*NUMBERS, "one", "train.py", "images", "new"]
-        value = random.choice(right if random.random() < 0.6 else ODD)
+        fitting = right(item.name) if item.name in job.KEYS else [*NUMBERS, "one", "train.py", "images", "new"]
+        value = random.choice(fitting if random.random() < 0.6 else ODD)
         words += [name] if item.is_flag else random.choice([[name, value], [f"{name}={value}"]])
     return tuple(word for word in words if word not in ("-f", "--follow"))  # they go on until the job ends
 

@@ -75,7 +75,7 @@ KINDS: dict[Any, tuple[list[str], list[str]]] = {
     values.Words: ([], ["", "now", "[live]"]),
     values.unpack: (["auto", "yes", "off"], ["", "never", "[auto]"]),
     values.duration: (["90s", "10m", "2H"], ["", "10", "0s", "1.5h", "ten minutes", "[10m]"]),
-    values.health: (["quick", "./check.sh", "/opt/site/node health"], ["", "slow", "[quick]"]),
+    values.Pattern: ([], ["", '""', "[a]"]),
 }
 # Those of keys with a kind of their own.
 GOOD = """
@@ -278,17 +278,21 @@ def test_every_profile_of_the_repository_passes(path: Path) -> None:
 
 
 def kind(parse: Any) -> Any:
-    return values.Words if isinstance(parse, values.Words) else parse
+    return type(parse) if isinstance(parse, (values.Words, values.Pattern)) else parse
+
+
+def of_pattern(parse: Any, bad: bool) -> tuple[str, ...]:
+    return (parse.bad if bad else parse.good) if isinstance(parse, values.Pattern) else ()
 
 
 def of_kinds(bad: bool) -> list[str]:
     """A line for each value of each job's key whose kind is in KINDS."""
     found = []
     for key, facts in jobs.KEYS.items():
-        values = KINDS.get(kind(facts.parse), ([], []))[bad]
+        examples = [*KINDS.get(kind(facts.parse), ([], []))[bad], *of_pattern(facts.parse, bad)]
         if facts.choices:
-            values = [*values, "nonsense"] if bad else facts.choices()
-        found += [f"{key}: {value}" for value in values]
+            examples = [*examples, "nonsense"] if bad else facts.choices()
+        found += [f"{key}: {value}" for value in examples]
     return found
 
 
@@ -329,13 +333,12 @@ def test_a_job_without_a_command_is_refused() -> None:
         ("scratch: local\n", 1),
         ("scratch:\n", 1),
         ("description:\n", 1),
-        ("ssh: ada@login\nssh_dir: /shared/ada/kit\nssh_python: module load python/3.11\n", 0),
-        ("ssh: -oProxyCommand=x\n", 1),
+        ("ssh_dir: /shared/ada/kit\n", 0),
         ("ssh: [a]\n", 1),
         ("ssh_dir:\n", 1),
-        ("ssh_python: module unload python\n", 1),
         ("env: {1A: 1}\n", 1),
         ("slurm: {partition: [a]}\n", 1),
+        *[(f"{key}: {value}\n", bad) for bad in (0, 1) for key, facts in clusters.KEYS.items() for value in of_pattern(facts.parse, bool(bad))],
     ],
 )
 def test_profiles_are_judged_alike(text: str, problems: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,6 @@ from kit.config.keys import key
 from kit.config.secrets import Secret
 from kit.config.yaml_source import Located, is_option
 
-HOST = re.compile(r"[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*")  # never an option of ssh
-PYTHON = re.compile(r"(module (load|add)( [A-Za-z0-9_./+-]+)+|(?!module )[A-Za-z0-9_./+ -]*)")
 _VARIABLE = re.compile(rf"\$\{{?({shell_words.NAME})")
 
 
@@ -54,18 +52,6 @@ def scratch(given: Located, problems: Problems) -> Optional[str]:
     return path
 
 
-def host(given: Located, problems: Problems) -> Optional[str]:
-    found = values.line(given, problems)
-    if found is None or HOST.fullmatch(found):
-        return found
-    fix = (
-        "write `ssh: user@login`, or the alias of a Host in ~/.ssh/config, "
-        "where ports and jump hosts belong"
-    )
-    problems.add(given.where, f"'{found}' is not a host for ssh", fix)
-    return None
-
-
 def kits_folder(given: Located, problems: Problems) -> Optional[str]:
     """Return the folder on the login node, which must be for kit alone."""
     found = values.line(given, problems)
@@ -77,15 +63,6 @@ def kits_folder(given: Located, problems: Problems) -> Optional[str]:
         return found
     fix = "name a folder only for kit, without variables: `ssh_dir: /shared/ada/kit`"
     problems.add(given.where, f"'{found}' cannot be kit's folder there", fix)
-    return None
-
-
-def python(given: Located, problems: Problems) -> Optional[str]:
-    found = values.line(given, problems)
-    if found is None or PYTHON.fullmatch(found):
-        return found
-    fix = "write `ssh_python: /opt/python/bin/python3`, or `ssh_python: module load python/3.11`"
-    problems.add(given.where, f"'{found}' is neither a path nor a module to load", fix)
     return None
 
 
@@ -135,7 +112,14 @@ class Cluster:
         "what kit bench should reach: allreduce_busbw_GBps; it fails below `share` of it [0.8]",
     )
     ssh: str = key(
-        host,
+        values.Pattern(
+            "^[A-Za-z0-9_.%+][A-Za-z0-9_.@%+-]*$",  # never an option of ssh
+            "{} is not a host for ssh",
+            "write `ssh: user@login`, or the alias of a Host in ~/.ssh/config, "
+            "where ports and jump hosts belong",
+            good=("ada@login", "5"),
+            bad=("-oProxyCommand=x", "login:22"),
+        ),
         "the login node, user@login as for ssh, if you use kit on another machine: docs/laptop.md"
         " [kit runs on the login node]",
         default="",
@@ -146,7 +130,13 @@ class Cluster:
         default="kit",
     )
     ssh_python: str = key(
-        python,
+        values.Pattern(
+            "^(module (load|add)( [A-Za-z0-9_./+-]+)+|(?!module )[A-Za-z0-9_./+ -]*)$",
+            "{} is neither a path nor a module to load",
+            "write `ssh_python: /opt/python/bin/python3`, or `ssh_python: module load python/3.11`",
+            good=("/opt/python/bin/python3", "module load python/3.11"),
+            bad=("module unload python", "python3; id"),
+        ),
         "Python of the login node, if the one on PATH is older than 3.9: a path, or"
         " `module load NAME` [python3]",
         default="",

@@ -47,6 +47,9 @@ def text(*, of_cluster: bool) -> str:
 
 def shape_of(key: Key) -> Schema:
     """Return the schema of a key's values, or {}; a test finds parsers without a shape."""
+    if isinstance(key.parse, values.Pattern):
+        of_text = _FULL if key.parse.may_be_number else _STRING
+        return {**of_text, "pattern": key.parse.pattern}
     return {"enum": key.choices()} if key.choices else _SHAPES.get(key.parse, {})
 
 
@@ -158,7 +161,6 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.time_limit: _number(
         0, f"([0-9]+-)?[0-9]+(:[0-9]+){{0,2}}|{_words('unlimited|infinite')}"
     ),
-    values.health: {**_STRING, "pattern": f"^{values.QUICK}$|/"},
     values.duration: {**_STRING, "pattern": f"^{values.DURATION.pattern}$"},
     mount_list.parse: _one_or_more(_MOUNT),
     requirements.parse: _one_or_more(
@@ -179,7 +181,5 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     values.flag: _FLAG,
     values.unpack: _any_of(_FLAG, {"const": "auto"}),
     profiles.scratch: {**_STRING, "pattern": "^[/$]"},
-    profiles.host: {**_FULL, "pattern": f"^{profiles.HOST.pattern}$"},
     profiles.kits_folder: _FULL,
-    profiles.python: {**_FULL, "pattern": f"^{profiles.PYTHON.pattern}$"},
 }

@@ -45,6 +45,28 @@ class Words:
         return None
 
 
+@dataclass(frozen=True)
+class Pattern:
+    """The parser of a line of text in which a pattern is found; tests try the examples.
+
+    Editors search for it, too: it means the same in JavaScript.
+    """
+
+    pattern: str
+    problem: str  # with {} for the text in quotes
+    fix: str
+    good: tuple[str, ...]  # as they stand in a file
+    bad: tuple[str, ...]
+    may_be_number: bool = True  # or a boolean: kit takes YAML's 5 and false as text
+
+    def __call__(self, given: Located, problems: Problems) -> Optional[str]:
+        found = line(given, problems)
+        if found is None or re.search(self.pattern, found):
+            return found
+        problems.add(given.where, self.problem.format(f"'{found}'"), self.fix)
+        return None
+
+
 def text(given: Located, problems: Problems) -> Optional[str]:
     if isinstance(given.value, str) and given.value:
         return given.value
@@ -204,13 +226,14 @@ def refuse_long(word: str, has: str, where: str, problems: Problems) -> None:
         problems.add(where, problem, "write it to a file, and name that")
 
 
-def health(given: Located, problems: Problems) -> Optional[str]:
-    found = line(given, problems)
-    if found is None or found == QUICK or "/" in found:
-        return found
-    fix = f"write `health: {QUICK}`, or a path such as ./check.sh"
-    problems.add(given.where, f"expected {QUICK}, or the path of a program, not '{found}'", fix)
-    return None
+health = Pattern(
+    f"^{QUICK}$|/",
+    f"expected {QUICK}, or the path of a program, not {{}}",
+    f"write `health: {QUICK}`, or a path such as ./check.sh",
+    good=(QUICK, "./check.sh", "/opt/site/node health"),
+    bad=("slow",),
+    may_be_number=False,
+)
 
 
 def anchored_health(found: str, base: Path) -> str:
