@@ -26,6 +26,7 @@ class ContainerKeys:
         "FILE",
         other_names="container container_image",
         anchor=image_files.anchored,
+        needs="container",
     )
     runtime: Optional[str] = key(
         values.line,
@@ -41,6 +42,7 @@ class ContainerKeys:
         "NAME",
         choices=lambda: plugins.choices("stages"),
         belongs_to="image runtime",
+        needs="image file",
     )
     cache: Optional[str] = key(
         values.Words(
@@ -60,6 +62,7 @@ class ContainerKeys:
         "auto|yes|no",
         examples=lambda: ["auto", "yes", "no"],
         belongs_to="image runtime",
+        needs="image file",
     )
     workdir: str = key(
         values.line,
@@ -95,4 +98,5 @@ class ContainerKeys:
     remap_root: Optional[bool] = key(
         values.flag,
         "be root inside the container (enroot --root, apptainer --fakeroot)",
+        needs="container",
     )

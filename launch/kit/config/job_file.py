@@ -65,19 +65,19 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
         problems.add(target, "no command is given", fix)
     job = Job(**parsed, places=places, typed=frozenset(options))
     # What is typed wins over the file, and over what belongs there to a key that is now off.
-    return _unset(job, [name for name in _left_alone(job, options) if name not in options])
+    return unset(job, [name for name in _left_alone(job, options) if name not in options])
 
 
 def without(job: Job, names: Iterable[str], command: str, problems: Problems) -> Job:
     """Return the job without keys that a command has no use for; refuse those that were typed."""
     unused = [*names]
-    unused += _left_alone(_unset(job, unused), unused)
+    unused += _left_alone(unset(job, unused), unused)
     for where in filter(is_option, map(job.where, unused)):
         problems.add(where, f"kit {command} does not use it", "leave it out")
-    return _unset(job, unused)
+    return unset(job, unused)
 
 
-def _unset(job: Job, names: Iterable[str]) -> Job:
+def unset(job: Job, names: Iterable[str]) -> Job:
     """Return the job as it is without these keys."""
     blank = Job()
     return replace(job, **{name: getattr(blank, name) for name in names})

@@ -13,7 +13,7 @@ from typing import Optional
 from kit import slurm
 from kit.base.errors import KitError, Problems
 from kit.config import expansion, image_files, plugins, suggest
-from kit.config.job import Job
+from kit.config.job import KEYS, Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import is_option
@@ -40,16 +40,12 @@ def runtime(job: Job, cluster: Cluster, problems: Problems) -> tuple[Optional[Pl
 
 def _warn_of_no_container(job: Job, problems: Problems) -> None:
     """Warn of keys that say something of a container where the job has none."""
-    keys = {
-        "image": job.image,
-        "stage": job.stage not in (None, "none", "auto"),
-        "unpack": job.unpack not in (None, "auto"),
-        "remap_root": job.remap_root,
-    }
     way = "name an image" if not job.image else "name another runtime"
-    for key in [key for key, is_said in keys.items() if is_said]:
-        problem = f"{key} says nothing without a container, and the runtime is none"
-        problems.warn(job.where(key), problem, f"leave it out, or {way}")
+    for name, key in KEYS.items():
+        value = getattr(job, name)
+        if key.needs and value and value not in ("none", "auto"):
+            problem = f"{name} says nothing without a container, and the runtime is none"
+            problems.warn(job.where(name), problem, f"leave it out, or {way}")
 
 
 def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from kit.base import formats, program_output
 from kit.base.errors import Problems
-from kit.config import image_files, plugins
-from kit.config.job import Job
+from kit.config import image_files, job_file, plugins
+from kit.config.job import KEYS, Job
 from kit.config.yaml_source import Located
 from kit.plan.plan import Plan
 from kit.slurm import gpu_request
@@ -134,9 +134,10 @@ def _with_engine(job: Job, problems: Problems) -> Job:
         return job
     record = image_files.origin(file)
     if engine := engine_of(record):
+        of_file = [name for name, key in KEYS.items() if key.needs == "image file"]
         cache = "node" if job.cache == "keep" else job.cache  # keeping is for files
-        no_file = replace(job, cache=cache, stage=None, unpack=None)
-        return replace(no_file, image=f"docker://{record['image_id']}", runtime=engine)
+        image = f"docker://{record['image_id']}"
+        return replace(job_file.unset(job, of_file), cache=cache, image=image, runtime=engine)
     tools = " nor ".join(_file_tools())
     problem = f"nothing on this machine runs {file.name}: neither {tools} is installed"
     problems.add(job.where("image"), problem, _fix(str(record.get("source"))))
