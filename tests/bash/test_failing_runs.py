@@ -65,14 +65,14 @@ CASES = {
         "check which it was; if memory ran out: use fewer ranks", "2x1",
     ),
     "SIGKILL of a node's torchrun": Case(
-        BEGIN + "if rank == 2: os.kill(int(open(f'/proc/{os.getppid()}/stat').read().split()[3]), signal.SIGKILL)\ndist.barrier()\n", 30, 137,
+        BEGIN + "if rank == 1: os.kill(int(open(f'/proc/{os.getppid()}/stat').read().split()[3]), signal.SIGKILL)\ndist.barrier()\n", 30, 137,
         r".*the process that starts the ranks of local1 was killed with SIGKILL: .* \(node-task-killed\)",
-        "if memory ran out: use fewer ranks", "2x2",
+        "if memory ran out: use fewer ranks", "2x1",
     ),
     "no memory": Case(
         f"{BEGIN}if rank == 1: bytearray(1 << 60)\ndist.barrier()\n", 11, 1,
-        r"rank 1 on local1: MemoryError, at train\.py:6: a single allocation was larger than the memory that is left \(memory-error\)",
-        "look at the shape that the line names", "2x1",
+        r"rank 1 on local0: MemoryError, at train\.py:6: a single allocation was larger than the memory that is left \(memory-error\)",
+        "look at the shape that the line names",
     ),
     "a syntax error": Case(
         "import os\nif True\n    pass\n", 14, 1,
