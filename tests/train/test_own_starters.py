@@ -35,7 +35,7 @@ def rank(number):
     runpy.run_path("train.py")
 
 if __name__ == "__main__":
-    mp.spawn(rank, nprocs=2)
+    mp.start_processes(rank, nprocs=2, start_method="fork")  # mp.spawn, but that the ranks need not load torch
 """
 TORCHRUN = "python -m torch.distributed.run --nproc-per-node 2 --master-port $MASTER_PORT train.py"
 ACCELERATE = "python -m accelerate.commands.launch --cpu --num_machines 1 --num_processes 1 --main_process_port $MASTER_PORT train.py"
