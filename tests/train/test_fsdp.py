@@ -100,6 +100,35 @@ def test_one_rank_goes_on_from_the_shards_of_four_and_may_compute_activations_ag
     equals(fewer, one_process, range(5, STEPS + 1))
 
 
+# Runs a program as it is, but for rank 1, which is killed in its sixth step.
+KILL_RANK_1 = """
+import os, runpy, signal, sys
+import torch.nn.functional as F
+calls, cross_entropy = 0, F.cross_entropy
+def kill(*args, **kwargs):
+    global calls
+    calls += 1
+    if os.environ["RANK"] == "1" and calls == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return cross_entropy(*args, **kwargs)
+F.cross_entropy = kill
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_run_of_which_a_rank_is_killed_goes_on_from_the_checkpoint_before(start, one_process, tmp_path):
+    (tmp_path / "killed.py").write_text(KILL_RANK_1)
+    args = (SCRIPT, *BATCH, "--steps", STEPS, "--checkpoint", tmp_path / "saved", "--save-every", 2)
+    killed = start(tmp_path / "killed.py", *args, ranks=2).finish(timeout_s=200)
+    assert killed.codes == [1]
+    equals(killed, one_process, range(1, 6))
+    again = start(*args, ranks=2).finish(timeout_s=200).check()
+    assert again.lines("going on") == [f"going on after step 4, from {tmp_path / 'saved/step-00000004'}"]
+    equals(again, one_process, range(5, STEPS + 1))
+
+
 def test_going_on_with_another_model_names_what_differs(start, two_nodes, copy):
     folder = copy(ranks=4)
     result = start(SCRIPT, *BATCH, "--width", 32, "--blocks", 2, "--checkpoint", folder).finish(timeout_s=200)
