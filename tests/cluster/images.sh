@@ -252,9 +252,14 @@ images::unpacked() {
 
 images::packages() {
   local -r source="${source_dir}/containers/tensorflow"
-  local wheels
+  local wheels place
   wheels="$(images::wheels "${source}/requirements.txt" "" --requirement "${source}/requirements-alone.txt")"
-  images::unpacked tensorflow "${wheels}" "${source}/requirements.txt" "${source}/requirements-alone.txt"
+  place="$(images::unpacked tensorflow "${wheels}" "${source}/requirements.txt" "${source}/requirements-alone.txt")"
+  # Ranks in containers cannot write there: each would compile it, which takes longer than all else of an import. Where it
+  # cannot be imported here, they do so.
+  [[ -d "${cache}${place}/tensorflow/__pycache__" ]] ||
+    PYTHONPATH="${cache}${place}" PYTHONDONTWRITEBYTECODE='' python3 -c 'import tensorflow, tf_keras' >>"${cache}/packages.log" 2>&1 || true
+  printf '%s\n' "${place}"
 }
 
 images::ray() {
