@@ -47,7 +47,6 @@ for size in map(int, sys.argv[2:]):
 dist.barrier()
 dist.destroy_process_group()
 """
-# Not by torchrun, which would load torch once more on every node.
 RANK = "env RANK=${SLURM_PROCID} WORLD_SIZE=3 MASTER_ADDR=node1 MASTER_PORT=60999 python3"
 
 
@@ -85,6 +84,10 @@ def bench(cluster: Cluster, place: Path, *arguments: str, check: bool = True) ->
     return cluster.run("ctl", "bash", "-c", 'cd "$1" && shift && exec kit bench "$@"', "bash", cluster.path(place), *arguments, check=check, timeout=300)
 
 
+# Where torchrun, of which each node would load torch once more, is not what is tested.
+BY_SRUN = ("--launcher", "srun")
+
+
 def on_three_nodes(cluster: Cluster, place: Path, run: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     image = ["--image", cluster.sif, "--runtime", "apptainer"]
     return bench(cluster, place, "-j", "3x1", *image, "--output", run, "--repeats", str(REPEATS), *arguments, check=check)
@@ -109,7 +112,7 @@ def test_what_is_measured_is_what_a_plain_script_measures(network: Cluster, fold
     """Within 10 %, medians of repetitions. Others on the cores only take away, so where one was disturbed both run again, and the best counts."""
     kits, hands = [], []
     for attempt in ("first", "second", "third"):
-        done = on_three_nodes(network, folder, attempt, "--sizes", "512K,1M", "--pairs", "--expect", "0.004", "--svg", f"{attempt}.svg", check=False)
+        done = on_three_nodes(network, folder, attempt, *BY_SRUN, "--sizes", "512K,1M", "--pairs", "--expect", "0.004", "--svg", f"{attempt}.svg", check=False)
         print(done.stdout, done.stderr)
         kits.append(by_kit(folder, attempt))
         hands.append(by_hand(network, folder))
@@ -147,7 +150,7 @@ def test_the_slow_link_is_found_by_the_names_of_its_nodes(network: Cluster, fold
     shape_link(network, "node1", "node2")
     shape_link(network, "node2", "node1")
     (folder / "job.yaml").write_text(
-        "name: job\ncommand: train.py --lr {lr}\nsweep: {lr: [0.1, 0.2]}\ntime: 10-00:00:00\n"
+        "name: job\ncommand: train.py --lr {lr}\nlauncher: srun\nsweep: {lr: [0.1, 0.2]}\ntime: 10-00:00:00\n"
     )  # of which kit bench takes what it can use
     done = on_three_nodes(network, folder, "run", "job.yaml", "--sizes", "1M", "--pairs", check=False)
     assert done.returncode == 1
