@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bash_ranks import tiny_image
-from jobs import RUNTIMES, job_id, not_started, nothing_left, read, submit
+from jobs import RUNTIMES, job_id, not_started, nothing_left, read, submit, why
 from slurm_cluster import HERE, Cluster, until
 
 import event_lines
@@ -97,6 +97,7 @@ def test_a_rank_killed_by_the_kernel_is_named_with_its_signal(start: str, kit_cl
     )
     ended = kit_cluster.wait(job_id(project))
     assert (ended.state, ended.exit_code) == ("FAILED", 137)
+    assert why(kit_cluster, project) == "killed"
     nothing_left(kit_cluster)
 
 

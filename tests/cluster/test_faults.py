@@ -79,7 +79,7 @@ def start(kit_cluster: Cluster, project: Path) -> Iterator[Callable[..., Job]]:
 
 
 def test_a_rank_that_is_killed(start: Callable[..., Job]) -> None:
-    job = start("1000", options=TORCHRUN)
+    job = start("1000")
     job.kill("node2", r"^\S*bash \S*busy\.sh")
     ended = job.ended()
     assert (ended.state, ended.exit_code) == ("FAILED", 137)
