@@ -62,7 +62,7 @@ test-ipv6: export KIT_CLUSTER_IP = 6
 test-ipv6: export KIT_CLUSTER_NAME = ipv6
 test-ipv6: export KIT_REQUIRE_CLUSTER = 1
 test-ipv6: .venv/test
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/cluster/test_jobs.py tests/cluster/test_launchers.py $(ARGS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest tests/cluster/test_jobs.py tests/cluster/test_launchers.py tests/cluster/test_programs.py $(ARGS)
 
 # For a person, before a release: compiles Horovod, which takes five minutes, and trains with it on two nodes.
 test-horovod: export KIT_TEST_HOROVOD = 1

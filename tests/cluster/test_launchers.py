@@ -1,4 +1,7 @@
-"""Every launcher on two real nodes of the Slurm cluster in Docker: who is who, restarts, ranges of nodes, real MPI."""
+"""Launchers on two real nodes of the Slurm cluster in Docker: who is who, signals, ranges of nodes, real MPI.
+
+Torch's ranks are those of programs: under torchrun and srun in test_jobs.py and test_preemption.py, under spawn in test_programs.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bash_ranks import cifar_in, tiny_image
+from bash_ranks import tiny_image
 from jobs import RUNTIMES, image_of, job_id, not_started, nothing_left, read, submit
 from slurm_cluster import Cluster, script, until
 
@@ -22,49 +25,11 @@ pytestmark = pytest.mark.cluster
 # As train/ranks.py prints it.
 RANK_LINE = re.compile(r"^\[(?:rank|node)\d\] rank (\d)/4  local (\d)/2  node (\d)  host (\S+)  pid (\d+)  launcher (\S+)  master (\S+):\d+$", re.MULTILINE)
 
-SPAWNS = """\
-import torch.multiprocessing as mp
-import ranks, torch, torch.distributed as dist
-
-def main(index):
-    me = ranks.join(ranks.spawned(index))
-    total = torch.tensor([me.rank])
-    dist.all_reduce(total)
-    assert total.item() == 6, total
-    if me.rank == 0:
-        print("all 4 ranks agree: sum 6", flush=True)
-    ranks.leave()
-
-if __name__ == "__main__":
-    mp.start_processes(main, nprocs=2, start_method="fork")  # mp.spawn, but that the ranks need not load torch again
-"""
-
 
 @pytest.fixture
 def programs(kit_cluster: Cluster, folder: Path) -> Path:
     shutil.copy(ROOT / "train/ranks.py", folder)
-    (folder / "spawns.py").write_text(SPAWNS)
     return folder
-
-
-@pytest.mark.parametrize(
-    ("launcher", "runtime", "options"),
-    [
-        ("torchrun", "enroot", ["--max-restarts", "1", "--elastic"]),  # by c10d; without, test_jobs.py trains
-        ("spawn", "apptainer", []),  # srun's ranks train below
-    ],
-)
-def test_ranks_are_unique_in_the_nodes_order_and_agree_on_a_sum(launcher: str, runtime: str, options: list[str], kit_cluster: Cluster, programs: Path) -> None:
-    program = "spawns.py" if launcher == "spawn" else "ranks.py"
-    image = ["--image", image_of(kit_cluster, runtime), "--runtime", runtime]
-    done = submit(kit_cluster, programs, program, "-j", "2x2", *image, "--launcher", launcher, *options, "--output", "run", "--follow")
-    assert "0] all 4 ranks agree: sum 6\n" in done.stdout
-    found = sorted(RANK_LINE.findall(done.stdout))
-    assert [line[:4] for line in found] == [("0", "0", "0", "node1"), ("1", "1", "0", "node1"), ("2", "0", "1", "node2"), ("3", "1", "1", "node2")]
-    assert {line[5] for line in found} == {launcher}
-    assert {line[6] for line in found} == {kit_cluster.address("node1")}
-    assert ("max-restarts" in str(options)) == ("--rdzv-backend\nc10d" in read_command(kit_cluster, programs))
-    nothing_left(kit_cluster)
 
 
 # Each rank prints what ranks.py does; a program that spawns does so for its node's ranks.
@@ -85,7 +50,7 @@ def prints(kit_cluster: Cluster, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("launcher", "runtime"), [("srun", "apptainer"), ("srun", "enroot"), ("srun", "pyxis"), ("spawn", "pyxis")])
-def test_ranks_are_unique_in_the_nodes_order_without_torch(launcher: str, runtime: str, kit_cluster: Cluster, prints: Path, tiny: Path) -> None:
+def test_ranks_are_unique_in_the_nodes_order(launcher: str, runtime: str, kit_cluster: Cluster, prints: Path, tiny: Path) -> None:
     (prints / "job.yaml").write_text(f"command: [bash, prints.sh, {launcher}]\nlauncher: {launcher}\n")
     image = ["--image", tiny_image(kit_cluster, tiny, runtime), "--runtime", runtime]
     done = submit(kit_cluster, prints, "job.yaml", "-j", "2x2", *image, "--output", "run", "--follow")
@@ -95,95 +60,11 @@ def test_ranks_are_unique_in_the_nodes_order_without_torch(launcher: str, runtim
     nothing_left(kit_cluster)
 
 
-def read_command(cluster: Cluster, project: Path) -> str:
-    """The options that torchrun.sh would choose, by what env.sh says; empty for other launchers."""
-    file = project / "run/torchrun.sh"
-    if not file.exists():
-        return ""
-    facts = "NODE_RANK=0 MASTER_ADDR=m MASTER_PORT=1 KIT_ADDRESSES=/etc/hostname KIT_RUN_DIR=."
-    ask = 'set -eu --; source ./env.sh; source lib/network.sh; source <(sed -n "/^launcher::choose_rendezvous/,/^}/p" torchrun.sh); launcher::choose_rendezvous; printf "%s\\n" "${KIT_RENDEZVOUS[@]}"'
-    return cluster.run("ctl", "bash", "-c", f"cd \"$1\" && export {facts} && bash -c '{ask}'", "bash", cluster.path(project / "run")).stdout
-
-
 def test_one_node_needs_no_network(kit_cluster: Cluster, prints: Path, tiny: Path) -> None:
     (prints / "job.yaml").write_text("command: [bash, prints.sh, srun]\nlauncher: srun\n")
     image = ["--image", tiny_image(kit_cluster, tiny, "apptainer"), "--runtime", "apptainer"]
     done = submit(kit_cluster, prints, "job.yaml", "-j", "1x2", *image, "--output", "run", "--follow")
     assert re.findall(r"rank \d/2 .* master (\S+):", done.stdout) == ["127.0.0.1"] * 2
-
-
-# Trains, and prints a digest of all weights: equal means bitwise equal. DDP and torch's optimizers would load torch._dynamo in
-# each rank, which takes nearly as long as torch itself; the next test trains with them under both launchers.
-TRAINS = """\
-import hashlib
-import ranks, torch, torch.distributed as dist
-me = ranks.join()
-torch.manual_seed(0)
-torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 8))
-inputs = torch.randn(50, 4, 32, 64, generator=torch.Generator().manual_seed(1))
-for step in range(50):
-    loss = model(inputs[step, me.rank]).square().mean()
-    model.zero_grad()
-    loss.backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter -= 0.1 * parameter.grad
-weights = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
-print(f"weights {hashlib.sha256(weights).hexdigest()} after a loss of {loss.item():.3f}", flush=True)
-ranks.leave()
-"""
-
-
-def test_srun_and_torchrun_train_bitwise_the_same(kit_cluster: Cluster, programs: Path) -> None:
-    (programs / "trains.py").write_text(TRAINS)
-    digests = {}
-    for launcher in ("torchrun", "srun"):
-        arguments = ["trains.py", "-j", "2x1", "--image", kit_cluster.sif, "--runtime", "apptainer", "--launcher", launcher, "--output", launcher, "--follow"]
-        digests[launcher] = set(re.findall(r"weights ([0-9a-f]{64})", submit(kit_cluster, programs, *arguments).stdout))
-    assert len(digests["srun"]) == 1 and digests["srun"] == digests["torchrun"]
-
-
-# Runs a program as it is, but for rank 1, which is killed once, in the middle of its second epoch.
-KILLED_ONCE = """\
-import os, runpy, signal, sys
-import torch.nn.functional as F
-marker, calls, cross_entropy = "killed-once", 0, F.cross_entropy
-def fail(*arguments, **options):
-    global calls
-    calls += 1
-    if os.environ["RANK"] == "1" and calls == 12 and not os.path.exists(marker):
-        open(marker, "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return cross_entropy(*arguments, **options)
-F.cross_entropy = fail
-sys.argv = sys.argv[1:]
-sys.path.insert(0, "train")
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def test_a_killed_rank_restarts_all_which_resume_and_end_as_an_undisturbed_run(kit_cluster: Cluster, programs: Path, cifar_folder: str) -> None:
-    shutil.copytree(ROOT / "train", programs / "train")
-    (programs / "killed.py").write_text(KILLED_ONCE)
-    kit_cluster.run("ctl", "chown", "-R", "ada", kit_cluster.path(programs), root=True)
-    small = ["--data", "/data", "--width", "4", "--epochs", "3", "--batch-size", "120", "--limit-steps", "8", "--lr", "0.1", "--resume"]
-    image = ["--image", kit_cluster.sif, "--runtime", "apptainer", "--mount", f"{cifar_in(kit_cluster, cifar_folder)}:/data:ro"]
-    first = ["--launcher", "srun", "--output", "first", "--follow"]
-    undisturbed = submit(kit_cluster, programs, "train/cifar10.py", "-j", "2x1", *image, *first, "--", *small, "--checkpoint", "first.pt", timeout_s=300)
-    second = ["--max-restarts", "2", "--output", "run", "--follow"]
-    done = submit(
-        kit_cluster, programs, "killed.py", "-j", "2x1", *image, *second, "--", "train/cifar10.py", *small, "--checkpoint", "second.pt", timeout_s=300
-    )
-    assert (programs / "killed-once").exists()
-    epochs = re.compile(r"epoch (\d)/3  loss (\S+)  train acc (\S+)  test acc (\S+)")
-    assert sorted(set(epochs.findall(done.stdout))) == sorted(epochs.findall(undisturbed.stdout))
-    assert len(epochs.findall(done.stdout)) == 3  # the second was not printed before the kill
-    assert len(re.findall(r"^\[rank0\] rank 0/2 ", done.stdout, re.MULTILINE)) == 2
-    ended = kit_cluster.wait(job_id(programs))
-    assert (ended.state, ended.exit_code) == ("COMPLETED", 0)
-    nothing_left(kit_cluster)
 
 
 def test_a_job_for_two_or_three_nodes_starts_on_what_is_free(kit_cluster: Cluster, prints: Path, tiny: Path) -> None:
