@@ -7,9 +7,10 @@ source "${KIT_RUN_DIR}/lib/gpus.sh"
 source "${KIT_RUN_DIR}/lib/bad_nodes.sh"
 source "${KIT_RUN_DIR}/lib/scratch.sh"
 
-# The longest that a node may take to answer. It covers the start of the step; the checks take less than a second, but nvidia-smi
-# may take up to KIT_GPUS_TIMEOUT_S where the driver is not kept loaded, and `health` calls it several times.
-KIT_ANSWER_TIMEOUT_S="${KIT_ANSWER_TIMEOUT_S:-$([[ -n "${KIT_HEALTH:-}" || "${KIT_GPUS_PER_NODE:-0}" != 0 ]] && echo 90 || echo 30)}"
+# The longest that a node may take to answer. It covers the start of the step, for which Slurm needs longer on more nodes; the checks take
+# less than a second, but nvidia-smi may take up to KIT_GPUS_TIMEOUT_S where the driver is not kept loaded, and `health` calls it several
+# times.
+KIT_ANSWER_TIMEOUT_S="${KIT_ANSWER_TIMEOUT_S:-$(($([[ -n "${KIT_HEALTH:-}" || "${KIT_GPUS_PER_NODE:-0}" != 0 ]] && echo 90 || echo 30) + ${SLURM_JOB_NUM_NODES:-0} / 50))}"
 readonly KIT_DISK_MB=1024 # free on the node's own disk
 
 # spares::choose - sets KIT_HOSTS to the nodes to use, and NNODES to their number.
@@ -139,7 +140,6 @@ spares::judge_alone() {
     problem=(["$(kit::node)"]="reaches none of ${#hosts[@]} nodes")
   else
     cat -- "${said_by_srun}" >&2 || true
-    fix="see why above; the others may have started too late, for Slurm or a Prolog was slow: submit again"
   fi
 }
 
@@ -153,20 +153,27 @@ spares::unreached() {
 }
 
 # spares::remember - says which nodes are left out, and notes the bad ones where `kit submit` looks; for a day. A node that does not answer
-# is bad if others do, or if srun says so of it.
+# is bad if the others do, or if srun says so of it; else the caller's `fix` is to submit again.
 spares::remember() {
   local host
   for host in "${hosts[@]}"; do
     [[ -n "${problem["${host}"]:-}" ]] || continue
     event::note spare_left_out node "${host}" problem "${problem["${host}"]}"
     kit::say "leaving out ${host}: ${problem["${host}"]}"
-    ! spares::may_be_late "${host}" || continue
-    bad_nodes::note "${host}" "${problem["${host}"]}"
+    if spares::may_be_late "${host}"; then
+      fix="see why above; the others may have started too late, for Slurm or a Prolog was slow: submit again"
+    else
+      bad_nodes::note "${host}" "${problem["${host}"]}"
+    fi
   done
 }
 
-# spares::may_be_late HOST - whether it has not answered, for which Slurm alone may be to blame.
-spares::may_be_late() { [[ -z "${deaf["$1"]+answered}" ]] && ((${#deaf[@]} == 1)) && ! spares::has_failed_to_start "$1"; }
+# spares::may_be_late HOST - whether it has not answered, for which Slurm alone may be to blame: only one node has, or several have not
+# that are more than a tenth of all.
+spares::may_be_late() {
+  local -ri silent=${#hosts[@]}-${#deaf[@]}
+  [[ -z "${deaf["$1"]+answered}" ]] && ((${#deaf[@]} == 1 || silent > 1 && 10 * silent > ${#hosts[@]})) && ! spares::has_failed_to_start "$1"
+}
 
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
 spares::answer() {
