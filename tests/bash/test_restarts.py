@@ -413,6 +413,32 @@ def test_a_clock_that_is_set_back_hides_no_lost_node_and_makes_none() -> None:
     assert done.stdout == "looked: \n", done.stderr  # and the node that was heard at that moment is not silent
 
 
+SLOW_LOOKS = """
+source "${KIT_RUN_DIR}/lib/messages.sh"
+source "${KIT_RUN_DIR}/lib/beat.sh"
+job::hosts() { printf '%s\\n' node1 node2 node3; }
+lost::hosts() { job::hosts; }
+lost::needed() { echo 2; }
+lost::handle() { echo "lost: ${*:3}"; kill "$1"; }
+KIT_BEAT_S=1 KIT_LATE_S=4 KIT_SILENT_S=4 KIT_SIGNAL='' NNODES=3
+exec {KIT_BEATS}< <(printf '2 1 100\\n'; while printf '0 1 100\\n1 1 100\\n'; do sleep 0.5; done 2>/dev/null)
+until ((${#KIT_BEAT_AT[@]} == 3)); do beat::listen; done
+stall::begin
+KIT_LOOK_S=1
+sleep 60 &
+ranks=$!
+beat::wait "${ranks}" || true
+"""
+
+
+def test_a_dead_node_is_noticed_where_each_look_for_progress_takes_longer_than_a_node_may_be_late(tmp_path: Path) -> None:
+    """As where a file system with the logs of 30,000 ranks is slow."""
+    stub(tmp_path / "bin", "find", "sleep 2\n")
+    places = dict.fromkeys(("KIT_LOG_DIR", "KIT_ATTEMPT_DIR"), str(tmp_path))
+    done = bash(SLOW_LOOKS, env=environment(tmp_path / "bin", KIT_RUN_DIR=str(SCRIPTS), KIT_STALL_S="60", KIT_CHECKPOINT_PATH="", **places))
+    assert (done.stdout, done.stderr) == ("lost: node3\n", "")
+
+
 SILENT = """
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/beat.sh"

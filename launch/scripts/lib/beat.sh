@@ -55,8 +55,8 @@ beat::wait() {
     # The clock was set back; a line that was heard meanwhile would seem to be of long ago.
     ((SECONDS >= looked_s)) || { SECONDS="${looked_s}" && beat::forgive; }
     ((SECONDS > looked_s)) || continue
-    # A first node that was itself stopped has heard nobody.
-    ((SECONDS - looked_s < KIT_LATE_S / 2)) || beat::forgive
+    # A first node that was itself stopped, or whose file system was slow, has heard nobody.
+    ((SECONDS - looked_s < KIT_LATE_S / 2)) || beat::forgive "$((SECONDS - looked_s))"
     kit::if_there stall::forgive "$((SECONDS - looked_s - 1))"
     looked_s="${SECONDS}"
     beat::look "$1"
@@ -98,10 +98,15 @@ beat::hear() {
   (($2 == 0)) || KIT_WORKED_AT="${SECONDS}"
 }
 
-# beat::forgive - counts the silence of all nodes from now on.
+# beat::forgive [SECONDS] - takes these off the silence of all nodes, or all of it. Where each look is slow, what is left still tells a dead
+# node from the others.
 beat::forgive() {
   local number
-  for number in "${!KIT_BEAT_AT[@]}"; do KIT_BEAT_AT[number]="${SECONDS}"; done
+  local -i heard_s
+  for number in "${!KIT_BEAT_AT[@]}"; do
+    heard_s=$((KIT_BEAT_AT[number] + ${1:-0}))
+    KIT_BEAT_AT[number]=$(($# == 0 || heard_s > SECONDS ? SECONDS : heard_s))
+  done
 }
 
 # beat::look SRUN_PID - ends the ranks where a node that was there is silent, or where they stand still.

@@ -26,9 +26,9 @@ stall::forgive() {
 stall::check() {
   local -i quiet_s idle_s now="${SECONDS}" # this script, too, may be stopped while it looks
   ((now >= KIT_LOOK_AT)) || return 0
-  KIT_LOOK_AT=$((now + KIT_LOOK_S))
   KIT_RAN=$((KIT_RAN + (now - KIT_LOOKED_AT) * $(stall::share))) KIT_LOOKED_AT="${now}"
   ! stall::has_progress || KIT_PROGRESS_AT="${now}" KIT_RAN=0
+  KIT_LOOK_AT=$((SECONDS + KIT_LOOK_S)) # after the look, which takes long at the logs of 30,000 ranks: meanwhile nobody hears the nodes
   quiet_s=$((now - KIT_PROGRESS_AT)) idle_s=$((now - KIT_WORKED_AT))
   ((quiet_s >= KIT_STALL_S)) || return 0
   ((idle_s >= KIT_STALL_S + 2 * KIT_BEAT_S)) || stall::works_in_vain || return 0
