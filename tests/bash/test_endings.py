@@ -396,6 +396,22 @@ def test_of_the_nodes_that_slurm_has_given_up_each_is_named(states: str, lost: s
     assert ("kit: error: node2: this node is " in errors) == bool(lost)
 
 
+def test_many_nodes_that_are_given_up_are_named_in_one_message(tmp_path: Path) -> None:
+    (tmp_path / "run_script.sh").write_text("#SBATCH --exclude=node77\n")
+    nodes = [f"node{number}" for number in range(1, 13)]
+    script = f"""{FOR_A_NODE}
+    scontrol() {{ [[ "$2" == job ]] && echo 'JobId=7 JobState=NODE_FAIL Restarts=0 X=1' || [[ "$*" == 'show hostlist {",".join(sorted(nodes))}' ]] && echo 'node[1-12]'; }}
+    sinfo() {{ printf 'node20 idle\\n'; printf 'node%d down*\\n' {{1..11}}; echo 'node12 down'; }}
+    KIT_RUN_DIR={tmp_path}
+    ending::explain_end
+    """
+    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+    assert done.stdout.splitlines()[1:] == [f"node_lost node {node} state down{'' if node == 'node12' else '*'}" for node in sorted(nodes)]
+    _, _, problem, fix = done.stderr.splitlines()
+    assert problem == f"kit: error: {' '.join(nodes[:10])} and 2 more: these nodes are down*, down"
+    assert fix == rf"  fix: if Slurm does not start the job again, submit it without them: sbatch --exclude=node77\,node\[1-12\] {tmp_path}/run_script.sh"
+
+
 # The tasks that watch the nodes end before the signal comes.
 NO_MORE_BEATS = """
 trap 'KIT_SIGNAL=TERM' TERM

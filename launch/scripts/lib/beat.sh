@@ -176,16 +176,14 @@ beat::silent() {
 # is unread. Sets the caller's `silent` if there is one. A first node that has not heard itself, or nobody, cannot tell. With spares it may
 # be left out itself: then number 0 is another node.
 beat::name_silent() {
-  local number name
+  local number
   local -a hosts late names=()
   mapfile -t late < <(beat::silent "$((KIT_LATE_S / 2 + SECONDS - $1))")
   mapfile -t hosts < <(job::hosts)
   for number in "${late[@]}"; do names+=("${hosts[number]}"); done
   [[ " ${names[*]} " != *" $(kit::node) "* ]] && ((${#names[@]} < ${#KIT_BEAT_AT[@]})) || return 0
-  for name in "${names[@]}"; do
-    silent=yes
-    ending::name_lost "${name}" silent
-  done
+  ((${#names[@]} == 0)) || silent=yes
+  ending::name_lost "${names[@]/%/ silent}"
 }
 
 # beat::end - when the ranks have ended.

@@ -88,18 +88,26 @@ ending::ask_slurm() {
 
 # ending::name_down - names the nodes that Slurm calls down or failed. If there are none, names those that do not answer Slurm.
 ending::name_down() {
-  local node state found
+  local found
+  local -a lost
   found="$(timeout 10 sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"
-  while read -r node state; do
-    [[ -z "${node}" ]] || ending::name_lost "${node}" "${state}"
-  done < <(grep -E ' (down|fail)' < <(printf '%s\n' "${found}") || grep -F '*' < <(printf '%s\n' "${found}") || true)
+  mapfile -t lost < <(grep -E ' (down|fail)' < <(printf '%s\n' "${found}") || grep -F '*' < <(printf '%s\n' "${found}") || true)
+  ending::name_lost "${lost[@]}"
 }
 
-# ending::name_lost NODE STATE
+# ending::name_lost ["NODE STATE"]... - in one message, however many they are.
 ending::name_lost() {
-  event::note node_lost node "$1" state "$2"
-  SLURMD_NODENAME="$1" kit::error "this node is $2" \
-    "if Slurm does not start the job again, submit it without this node: $(kit::start_again "$1")"
+  (($# > 0)) || return 0
+  local line names what='this node is' without='this node' states=''
+  local -a nodes=("${@%% *}")
+  for line in "$@"; do
+    event::note node_lost node "${line%% *}" state "${line#* }"
+    [[ ", ${states}, " == *", ${line#* }, "* ]] || states+="${states:+, }${line#* }"
+  done
+  names="$(IFS=, && printf '%s' "${nodes[*]}")"
+  (($# == 1)) || { what='these nodes are' without='them' && names="$(timeout 5 scontrol show hostlist "${names}" 2>/dev/null || printf '%s' "${names}")"; }
+  SLURMD_NODENAME="$(printf '%s\n' "${nodes[@]}" | kit::first_ten)" kit::error "${what} ${states}" \
+    "if Slurm does not start the job again, submit it without ${without}: $(kit::start_again "${names}")"
 }
 
 # ending::note_requeue - notes that another attempt follows this one.

@@ -34,7 +34,7 @@ kit::await_end() {
   done
 }
 
-# kit::start_again [NODE] - prints the command that starts this job again, without that node: of an array this task alone. The values of
+# kit::start_again [NODES] - prints the command that starts this job again, without those nodes: of an array this task alone. The values of
 # secrets are gone when a run has ended, and kit alone reads them anew.
 kit::start_again() {
   local -r task="${SLURM_ARRAY_TASK_ID:-}"
