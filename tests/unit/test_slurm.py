@@ -228,3 +228,15 @@ def test_a_command_that_is_no_program_is_said(stub, tmp_path: Path) -> None:
 def test_a_warning_beside_an_empty_answer_is_no_answer(stub) -> None:
     stub("squeue", "echo 'squeue: warning: the certificate ends soon' >&2")
     assert slurm.why_waiting("kit-probe") == ""
+
+
+@pytest.mark.parametrize("end", ["", "-ib"])
+def test_a_step_on_thousands_of_nodes_names_them_in_few_words_that_every_slurm_reads(end: str, stub) -> None:
+    """Linux takes no argument of more than 128 KB, and Slurm 22.05 no name[1-2]-ib."""
+    stub("srun", 'for word; do case "${word}" in --node*) echo "${word}" ;; esac; done')
+    nodes = [f"a-node-of-a-very-long-name-{number:05}{end}" for number in range(2 if end else 4000)]
+    names = ",".join(nodes) if end else "a-node-of-a-very-long-name-[00000-03999]"
+    asked = [f"--nodelist={names}", f"--nodes={len(nodes)}"]
+    assert slurm.in_job("7", nodes, ["true"], 60).split() == asked
+    begun = slurm.begin_on_nodes(nodes, ["true"], {})
+    assert begun.communicate()[0].decode().split() == asked

@@ -44,6 +44,14 @@ def on_nodes(
     return done.stdout
 
 
+def _list_of(nodes: list[str]) -> str:
+    """Return a host list, since Linux takes no argument of more than 128 KB."""
+    # Slurm 22.05 takes no brackets within a name: node[1-2]-ib.
+    numbered = [name for name in nodes if name[-1:].isdecimal()]
+    others = [name for name in nodes if not name[-1:].isdecimal()]
+    return ",".join(filter(None, [hostlist.fold(numbered), *others]))
+
+
 def _one_task_on_each(nodes: str, count: int) -> list[str]:
     """Return options of srun.
 
@@ -60,7 +68,7 @@ def begin_on_nodes(
     # Where one node fails, the others are to go on.
     steady = "--no-kill --kill-on-bad-exit=0 --wait=0".split()
     short = f"--cpu-bind=none --chdir=/ --export=ALL --time=5 --mem={SHORT_JOB_MB}M".split()
-    shape = [*_one_task_on_each(",".join(nodes), len(nodes)), *steady, *short]
+    shape = [*_one_task_on_each(_list_of(nodes), len(nodes)), *steady, *short]
     pipe = subprocess.PIPE
     # A session of its own: Ctrl-C is for kit, which ends the job.
     return client.start(
@@ -77,7 +85,7 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
 
     A node that does not answer is no error. Raise KitError if there is no output at all.
     """
-    shape = [*_one_task_on_each(",".join(nodes), len(nodes)), "--cpu-bind=none"]
+    shape = [*_one_task_on_each(_list_of(nodes), len(nodes)), "--cpu-bind=none"]
     line = ["srun", f"--jobid={job_id}", "--overlap", *shape, "--quiet", *command]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         nothing = subprocess.DEVNULL
