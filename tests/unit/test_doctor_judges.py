@@ -971,6 +971,10 @@ def test_a_node_that_did_not_answer_has_sruns_words_or_how_far_it_came() -> None
             ask._explain(ask.Talk(None, "x", nothing, errors=errors))  # type: ignore[arg-type]
         assert error.value.problems[0].problem == words
     assert nothing["node1"].problem == f"its task did not begin within {ask.START_S} s"
+    many = {f"node{number}": Node(f"node{number}") for number in range(4000)}
+    many["node1"].said["ready"] = [[]]
+    ask._explain(ask.Talk(None, "x", many))  # type: ignore[arg-type]
+    assert many["node2"].problem == f"its task did not begin within {ask.START_S + 80} s"
 
 
 def test_without_slurm_doctor_examines_the_image_that_kit_run_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,10 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun) -> 
     ]
 
 
+def test_thousands_of_nodes_have_longer_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [hang.patience_s(nodes) for nodes in (2, 4000)] == [30, 110]
+
+
 def test_a_node_that_answers_in_part_is_shown_in_part(srun) -> None:
     srun(f"head -n 40 '{RECORDED}'; exec sleep 60")
     assert shown()[:2] == [

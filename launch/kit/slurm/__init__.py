@@ -46,5 +46,5 @@ from kit.slurm.nodes import (
     reservation,
     srun_has,
 )
-from kit.slurm.steps import SHORT_JOB_MB, Refused, begin_on_nodes, in_job, on_nodes
+from kit.slurm.steps import SHORT_JOB_MB, Refused, begin_on_nodes, in_job, on_nodes, start_s
 from kit.slurm.submission import Unknown, allocate, estimate, submit, test_only

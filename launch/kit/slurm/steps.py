@@ -10,6 +10,7 @@ from kit.base.errors import KitError, warn
 from kit.slurm import client, hostlist, sentences
 
 SHORT_JOB_MB = 500  # memory of the job of begin_on_nodes on each node
+STARTED = 50  # nodes on which Slurm starts a step's tasks in a second, at least
 
 
 class Refused(KitError):
@@ -42,6 +43,11 @@ def on_nodes(
     if done.stderr:
         warn(done.stderr.rstrip("\n"))
     return done.stdout
+
+
+def start_s(count: int) -> int:
+    """Return how many seconds longer a step on so many nodes may need to start than on a few."""
+    return count // STARTED
 
 
 def _list_of(nodes: list[str]) -> str:

@@ -79,10 +79,14 @@ class Talk:
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
 
+    @property
+    def start_s(self) -> int:
+        return START_S + slurm.start_s(len(self.nodes))
+
     def all_are_ready(self, begun_s: float) -> bool:
-        """Return True if all nodes answered; after START_S, if all that began did."""
+        """Return True if all nodes answered; when they had time to start, if all that began did."""
         late = [node for node in self.nodes.values() if not node.answered]
-        if time.monotonic() - begun_s > START_S:
+        if time.monotonic() - begun_s > self.start_s:
             return not any(node.said for node in late)
         return not late
 
@@ -119,7 +123,8 @@ def all_at_once(
         if not heard and time.monotonic() >= until_s and process.poll() is None:
             raise _still_waiting(talk, wait_s)
         begun_s = time.monotonic()
-        talk.listen(lambda: talk.all_are_ready(begun_s), begun_s + READY_S)
+        until_s = begun_s + READY_S + slurm.start_s(len(nodes))
+        talk.listen(lambda: talk.all_are_ready(begun_s), until_s)
         # Where a task has not started, srun passes no input on: the caller asks the others again.
         if talk.ready() and not silent(nodes):
             _compare_clocks(talk, talk.ready())
@@ -173,7 +178,7 @@ def _explain(talk: Talk) -> None:
     words = talk.errors.decode("utf-8", "replace")
     for node in talk.nodes.values():
         if not node.answered:
-            unbegun = f"its task did not begin within {START_S} s"
+            unbegun = f"its task did not begin within {talk.start_s} s"
             unended = "it began, and did not finish"
             node.problem = _words_about(node.name, words) or (unended if node.said else unbegun)
     if not talk.ready() and not any(_words_about(name, words) for name in talk.nodes):

@@ -148,6 +148,11 @@ def _running_plan(found: Status) -> Plan:
     return run_record.plan_of(run_dir.load(Path(run.folder)))
 
 
+def patience_s(nodes: int) -> int:
+    """Return for how many seconds so many nodes may be silent."""
+    return PATIENCE_S + slurm.start_s(nodes)
+
+
 def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: bool) -> Seen:
     """Return what all nodes answered, compared with the ranks that there should be."""
     by_node = plan.program.launcher != "torchrun" and plan.layout.tasks_per_node == 1
@@ -160,7 +165,9 @@ def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: boo
     arguments += ["all" if full else "some", "pause" if pause else "no-pause"]
     command = ["bash", "-c", script, "stacks.sh", *arguments, *(_py_spy(run) if pause else [])]
     answers = stacks.read(
-        _run_here(command) if run.local else slurm.in_job(job_id, hosts, command, PATIENCE_S)
+        _run_here(command)
+        if run.local
+        else slurm.in_job(job_id, hosts, command, patience_s(len(hosts)))
     )
     return _compared(answers, hosts, per_node, is_local=run.local)
 

@@ -43,7 +43,8 @@ def lines(ranks: Ranks, full: bool) -> Iterator[str]:
     if seen.silent:
         some = any(process.node in seen.silent for process in seen.processes)
         effect = "some of its processes are not shown" if some else "its processes are not shown"
-        yield f"{hostlist.fold(seen.silent)} did not answer within {hang.PATIENCE_S} s: {effect}"
+        within_s = hang.patience_s(len(seen.hosts))
+        yield f"{hostlist.fold(seen.silent)} did not answer within {within_s} s: {effect}"
     is_known = {rank: bool(node) for rank, node in seen.missing.items()}
     for missing in formats.by_value(is_known).values():
         nodes = hostlist.fold(dict.fromkeys(seen.missing[rank] for rank in missing))
