@@ -3,7 +3,8 @@
 
 # blame::first - prints RANK CODE NODE LOCAL_RANK HOW AFTER, or nothing where no rank can be blamed. HOW is "failed"; "left": it
 # ended with 0, and others missed it; or "missing": the others waited for it. AFTER is how many lines of its log follow the
-# exception that ended it. CODE is the job's. It reads the nodes' events, and the ends of all ranks' logs, 64 MB in all.
+# exception that ended it. CODE is the job's. It reads the nodes' events, and the ends of all ranks' logs: 64 MB in all, or 16 KB of each
+# where they are more than 4,096.
 blame::first() (
   cd -- "${KIT_ATTEMPT_DIR}" || return 0
   up='' # with the folders' whole names the files would be too long for a command
