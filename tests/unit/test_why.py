@@ -706,6 +706,14 @@ def test_the_cause_is_what_nccl_warned_of_where_the_exception_does_not_say(warni
     assert found.cause == cause and found.line.endswith(line) and f"cause: {error[:60]}" in str(found), str(found)
 
 
+def test_what_nccl_warned_of_long_before_is_not_the_cause(tmp_path: Path) -> None:
+    warned = "node1:71:71 [0] nccl_ofi_net_init:171 NCCL WARN NET/OFI aws-ofi-nccl initialization failed\n"
+    error = traceback("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
+    for steps, cause in ((9, "nccl-network-failed"), (10, "nccl-error")):
+        run = run_directory(tmp_path / f"run{steps}", {0: (warned + "step\n" * steps + error, "1 node1 0\n")})
+        assert report.why(str(run)).cause == cause
+
+
 def test_a_process_that_jax_ends_since_another_is_gone_is_not_at_fault(tmp_path: Path) -> None:
     ended = "F0926 17:26:32.07 71 client.h:77] Terminating process because the JAX distributed service detected fatal errors. Another task died\n"
     found = report.why(str(run_directory(tmp_path / "run", {0: (ended, "134 node1 0\n"), 1: (traceback("KeyError: 'rates'"), "1 node1 1\n")})))
@@ -871,6 +879,7 @@ BY_CODE = ACCELERATE.format(end="returned non-zero exit status 1")
 OF_RANK_1 = marked("[rank1]: ", traceback("KeyError: 'labels'"))
 ALSO_KILLED = TORCHRUN.format(code=-6).replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 917)")
 CLOSING = "W0915 11:02:33.1 812 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 914 closing signal SIGTERM\n"
+GOT_ON = "[W] No space left on device\nModuleNotFoundError: No module named 'apex'\nRetry 1: 503 Server Error: Unavailable\n" + "step 3\n" * 10
 WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
 
 
@@ -886,6 +895,10 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         ("step 3\n" + ALSO_KILLED, "aborted", "  exitcode  : -6 (pid: 915)"),
         (GOT_OVER + ACCELERATE.format(end="died with <Signals.SIGKILL: 9>"), "killed", "died with <Signals.SIGKILL: 9>."),
         (WATCHDOG + "terminate called after throwing an instance of 'c10::DistBackendError'\n" + TORCHRUN.format(code=-6), "nccl-timeout", WATCHDOG[:-1]),
+        (GOT_ON + CLOSING * 9 + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
+        (GOT_ON + ACCELERATE.format(end="died with <Signals.SIGKILL: 9>"), "killed", "died with <Signals.SIGKILL: 9>."),
+        (GOT_ON + "terminate called after throwing\n" + CLOSING * 9 + TORCHRUN.format(code=-6), "aborted", "terminate called after throwing"),
+        (GOT_ON + TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
         (TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
         (GOT_OVER + TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
         (GOT_OVER + ACCELERATE.format(end="returned non-zero exit status 3"), "exception", "exit status 3."),
@@ -901,6 +914,10 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         "SIGABRT, and then SIGKILL",
         "accelerate, SIGKILL",
         "a watchdog",
+        "SIGKILL, long after what it could do without",
+        "accelerate, SIGKILL, long after that",
+        "SIGABRT, long after that",
+        "an exit code, long after that",
         "an exit code",
         "an exit code, after another exception",
         "accelerate, an exit code",

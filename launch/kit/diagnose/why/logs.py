@@ -15,6 +15,7 @@ from kit.runs.events import Event
 
 TAIL = 65536  # bytes to read from the end of a log
 LINE = 2000  # characters to keep of a line
+LAST_WORDS = 10  # lines at the end of a log
 COUNTED = 1 << 28  # bytes of a log in which lines are counted
 
 # In a node's log: the rank's log has the line, too.
@@ -28,6 +29,7 @@ _BY_PROCESS = re.compile(
     r"(?:\x1b\[[\d;]*m)? )*"
     r"(?:ERROR \d\d-\d\d [\d:]+ \[[\w/.]+:\d+\](?! Traceback ) ?)?"
 )
+_BY_ELASTIC = re.compile(r"torch[/.]distributed[/.]elastic[/.]")  # a line for each process
 _CPP_FRAME = re.compile(log_files.CPP_FRAME)
 _BY_NCCL = re.compile(r"\[\d+\] NCCL INFO ")  # such as a plug-in that it does without
 
@@ -43,6 +45,15 @@ class Log:
     skipped: int = 0  # bytes of the file before them
     rank: Optional[int] = None  # whose log or end it is
     code: Optional[int] = None  # of that end
+
+    def last_words(self, end: Optional[int] = None) -> int:
+        """Return the first of the last lines with words, or of those before line `end`."""
+        lines = [
+            index
+            for index, line in enumerate(self.text.split("\n")[:end])
+            if line.strip() and not _BY_ELASTIC.search(line)
+        ]
+        return lines[-LAST_WORDS:][0] if lines else 0
 
     def number(self, index: int) -> Optional[int]:
         """Return a line's number in the file, from 1; None in a file too long to count."""

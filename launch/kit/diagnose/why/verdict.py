@@ -20,7 +20,6 @@ CAUSE_NOTED = {word: cause for cause in CAUSES for word in cause.noted_as}
 CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
 EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
 LONGEST = 110  # characters to show of an exception's line
-LAST_WORDS = 10  # lines at the end of a log
 SEARCHED = 65536  # characters at the end of a log in which words are looked for
 
 
@@ -103,14 +102,14 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
         cause = CAUSE_NAMED["left-early" if first.how == "left" else "rank-missing"]
         return [Finding(cause, note or evidence.batch, 0, {})], words
     if end.is_cause(first.code, evidence.pause_s(first)):
-        if end.chain[0].is_of_launcher and (ended := _ends_of_processes(log, words)):
+        if end.chain[0].is_of_launcher and (ended := _ends_of_processes(log, end, words)):
             return ended, [finding for finding in words if finding not in ended]
-        return [_as_nccl_says(_explain(log, end), words)], words
-    last_lines = [i for i, line in enumerate(log.text.split("\n")) if line.strip()][-LAST_WORDS:]
+        return [_as_nccl_says(log, _explain(log, end), words)], words
+    begin = log.last_words()
     final = [
         finding
         for finding in words
-        if finding.index >= last_lines[0] and (finding.cause.is_final or first.code == 134)
+        if finding.index >= begin and (finding.cause.is_final or first.code == 134)
     ]
     rest = [finding for finding in words if finding not in final]
     if final or not first.code or first.code >= 126:
@@ -121,23 +120,29 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     return [Finding(EXIT, note or log, 0, {})], rest
 
 
-def _as_nccl_says(explained: Finding, words: list[Finding]) -> Finding:
+def _as_nccl_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
     """Return the exception with the cause that NCCL's own warning names, where it has none itself.
 
-    A cause that can end a program by itself, such as a missing library, NCCL may do without.
+    A cause that can end a program by itself, such as a missing library, NCCL may do without, and
+    so it may without what it warned of long before.
     """
-    if explained.cause.name not in _OF_NCCL:
+    if explained.cause.name not in _OF_NCCL or not explained.raised:
         return explained
-    said = [word for word in words if "NCCL WARN " in word.line and not word.cause.is_final]
+    begin = log.last_words(explained.raised.begin)
+    words = [word for word in words if word.index >= begin and not word.cause.is_final]
+    said = [word for word in words if "NCCL WARN " in word.line]
     known = next((word for word in said if word.cause.name not in _OF_NCCL), explained)
     return replace(known, raised=explained.raised)
 
 
-def _ends_of_processes(log: Log, words: list[Finding]) -> list[Finding]:
+def _ends_of_processes(log: Log, end: End, words: list[Finding]) -> list[Finding]:
     """Return what explains that a launcher in the program lost a process without a traceback.
 
-    torchrun may have killed others because of it, and names it last.
+    It is among the last words before the launcher's own traceback, or in its report. torchrun may
+    have killed others because of it, and names it last.
     """
+    begin = log.last_words(end.chain[0].begin)
+    words = [each for each in words if each.index >= begin]
     root = max((i for i, line in enumerate(log.lines) if "Root Cause (first" in line), default=0)
     words = [each for each in words if each.index > root or not _EXIT_CODE.match(each.line)]
     aborted = any(finding.cause is CAUSE_NAMED["aborted"] for finding in words)
