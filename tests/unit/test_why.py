@@ -888,6 +888,7 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
     [
         (OF_RANK_1 + CLOSING + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
         (OF_RANK_1 + CLOSING + marked("[rank0]: ", traceback(PEER)) + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
+        (OF_RANK_1 + CLOSING + traceback("EOFError") + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
         (marked("[rank0]: ", traceback(PEER)) + TORCHRUN.format(code=1), "peer-gone", PEER),
         (traceback(TOO_LARGE) + BY_CODE, "gpu-out-of-memory", TOO_LARGE),
         (GOT_OVER + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
@@ -907,6 +908,7 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
     ids=[
         "torchrun",
         "a rank that missed it",
+        "a manager's process that missed it",
         "only ranks of other nodes",
         "accelerate",
         "SIGKILL",

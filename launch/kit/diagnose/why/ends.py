@@ -32,6 +32,7 @@ _VLLM = re.compile(r"(^|/)vllm/")
 _ACCELERATE = re.compile(r"(^|/)accelerate/commands/")
 # An exception ends Python with 1.
 _OTHER_END = re.compile(r"\(exitcode: (?!1\))|died with <Signals|exit status (?!1\.)")
+_OF_CONNECTION = re.compile("(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$")
 MESSAGE = 8  # lines to read of an exception's message after its first
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
 _FRAME = re.compile(r'\s*File "(.*)", line (\d+)(?:, in (.*))?$')
@@ -85,6 +86,13 @@ class Raised:
         return bool(OTHERS_GONE.search(self.text) and _OF_TORCH.search(self.type))
 
     @property
+    def may_miss_others(self) -> bool:
+        """Return True if it may be of a connection to a rank that is gone, as blame.awk judges."""
+        line = self.text.partition("\n")[0]  # other processes may have written the further ones
+        is_of_connection = line == "EOFError" or _OF_CONNECTION.search(self.type)
+        return self.misses_others or bool(is_of_connection or OTHERS_GONE.search(line))
+
+    @property
     def points_above(self) -> bool:
         """Return True if it only says that the traceback before it shows the reason."""
         return self.is_of_launcher or bool(_POINTS_ABOVE.search(self.text))
@@ -135,7 +143,7 @@ class End:
 def read(lines: list[str]) -> End:
     """Return the last traceback of a log with those that it is chained to, or points to."""
     chain: list[Raised] = []
-    own: list[Raised] = []  # the last one that no other rank caused
+    own: list[Raised] = []  # the last one that no other rank may have caused
     is_logged = False
     after = 0  # lines of weight since the last exception
     before = ""  # the last line that is not empty
@@ -167,7 +175,7 @@ def read(lines: list[str]) -> End:
             after, is_logged = 0, _is_logged(before, line)
         elif not before.startswith("Exception ignored"):
             chain, after, is_logged = [raised], 0, _is_logged(before, line)
-        own = own if not chain or is_logged or chain[0].misses_others else chain
+        own = own if not chain or is_logged or chain[0].may_miss_others else chain
         before = lines[raised.index]
         index = max(index, raised.index + raised.text.count("\n")) + 1
     if not chain and (alone := _read_alone(lines)):
