@@ -714,6 +714,18 @@ def test_what_nccl_warned_of_long_before_is_not_the_cause(tmp_path: Path) -> Non
         assert report.why(str(run)).cause == cause
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HTTP Error 503 thrown while requesting GET https://a: 503 Server Error: Service Unavailable for url: https://a. Retrying in 1s [Retry 1/5].",
+        "Got disconnected from remote data host. Retrying in 5sec [1/20]: aiohttp.client_exceptions.ServerDisconnectedError",
+        "sandbox: test 3: Command '['python', '3.py']' died with <Signals.SIGKILL: 9>, reward 0",
+    ],
+)
+def test_what_the_program_says_of_what_it_got_over_is_not_the_cause_of_an_abort(line: str, tmp_path: Path) -> None:
+    assert report.why(str(run_directory(tmp_path / "run", {0: (f"{line}\nstep 4\n", "134 node1 0\n")}))).cause == "aborted"
+
+
 def test_a_process_that_jax_ends_since_another_is_gone_is_not_at_fault(tmp_path: Path) -> None:
     ended = "F0926 17:26:32.07 71 client.h:77] Terminating process because the JAX distributed service detected fatal errors. Another task died\n"
     found = report.why(str(run_directory(tmp_path / "run", {0: (ended, "134 node1 0\n"), 1: (traceback("KeyError: 'rates'"), "1 node1 1\n")})))
