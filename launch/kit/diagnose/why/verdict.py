@@ -121,7 +121,7 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
 
 
 def _as_nccl_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
-    """Return the exception with the cause that NCCL's own warning names, where the exception's own is only a general one.
+    """Return the exception with the cause of NCCL's own warning, where it has only a general one.
 
     A cause that can end a program by itself, such as a missing library, NCCL may do without, and
     so it may without what it warned of long before.
