@@ -258,7 +258,7 @@ FAILED = "echo 'srun: error: Task launch for StepId=77.0 failed on node n2: Comm
             "n1||\nn2||has 5 MB free",
             True,
             ["n2"],
-            "which all reach the first of them\n  fix: see why above; the others may have started too late, for Slurm or a Prolog was slow: submit again\n",
+            "which all reach the first of them\n  fix: see why above; those that did not answer may have started too late, for Slurm or a Prolog was slow: submit again\n",
         ),
         (20, "\n".join(f"n{number}||" for number in range(1, 19)), True, ["n19", "n20"], "kit: error: n1: 18 of 20 nodes can work"),
     ],

@@ -161,7 +161,7 @@ spares::remember() {
     event::note spare_left_out node "${host}" problem "${problem["${host}"]}"
     kit::say "leaving out ${host}: ${problem["${host}"]}"
     if spares::may_be_late "${host}"; then
-      fix="see why above; the others may have started too late, for Slurm or a Prolog was slow: submit again"
+      fix="see why above; those that did not answer may have started too late, for Slurm or a Prolog was slow: submit again"
     else
       bad_nodes::note "${host}" "${problem["${host}"]}"
     fi
