@@ -102,7 +102,7 @@ stall::keep_stacks() {
   [[ "${KIT_LAUNCHER}" == torchrun ]] || ((KIT_TASKS_PER_NODE > 1)) || variable=NODE_RANK
   beat::step stacks
   {
-    timeout 60 "${step[@]}" bash "${KIT_RUN_DIR}/lib/stacks.sh" "${SLURM_JOB_ID}" "${variable}" some pause "${KIT_RUN_DIR}/.py-spy" \
+    timeout "$((60 + NNODES / 50))" "${step[@]}" bash "${KIT_RUN_DIR}/lib/stacks.sh" "${SLURM_JOB_ID}" "${variable}" some pause "${KIT_RUN_DIR}/.py-spy" \
       >"${KIT_LOG_DIR}/stacks.${KIT_ATTEMPT}" || true
   } 2>/dev/null # the ranks may have ended meanwhile
 }
