@@ -252,10 +252,10 @@ FAILED = "echo 'srun: error: Task launch for StepId=77.0 failed on node n2: Comm
         (4, "n1||\nn2||\nn3||", True, ["n4"], "kit: n1: starting on n1 n2 n3\n"),
         (2, f"n1||'\n{FAILED}echo '", False, ["n2"], "kit: n1: starting on n1\n"),
         (4, "n3||", True, [], "kit: error: n1: 1 of 4 nodes can work"),
-        # More than a tenth are silent.
+        # More than three, and more than a tenth, are silent.
         (
-            4,
-            "n1||\nn2||has 5 MB free",
+            20,
+            "\n".join(["n1||", "n2||has 5 MB free", *(f"n{number}||" for number in range(3, 17))]),
             True,
             ["n2"],
             "which all reach the first of them\n  fix: see why above; those that did not answer may have started too late, for Slurm or a Prolog was slow: submit again\n",

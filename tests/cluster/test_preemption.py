@@ -129,8 +129,9 @@ def test_a_training_run_that_is_preempted_and_loses_a_rank_becomes_what_an_undis
     until_a_rank_says(folder, r"^step 3 ")  # far from the end, which must not come before Slurm has preempted the job
     preempt(kit_cluster)
     until_a_rank_says(folder, r"^step 33 ")  # in the second epoch
-    (rank,) = [process for process in kit_cluster.processes("node2") if re.match(r"\S*python\S* (-u )?\S*cifar10\.py ", process.args)]
-    kit_cluster.run("node2", "kill", "-KILL", str(rank.pid), root=True)
+    ranks = [process for process in kit_cluster.processes("node2") if re.match(r"\S*python\S* (-u )?\S*cifar10\.py ", process.args)]
+    assert len(ranks) == 1, said(folder)
+    kit_cluster.run("node2", "kill", "-KILL", str(ranks[0].pid), root=True)
     ended = kit_cluster.wait(job_id(folder), timeout=120)
     assert (ended.state, ended.exit_code) == ("COMPLETED", 0), said(folder)
 

@@ -168,11 +168,11 @@ spares::remember() {
   done
 }
 
-# spares::may_be_late HOST - whether it has not answered, for which Slurm alone may be to blame: only one node has, or several have not
-# that are more than a tenth of all.
+# spares::may_be_late HOST - whether it has not answered, for which Slurm alone may be to blame: only one node has, or more than
+# three have not that are more than a tenth of all.
 spares::may_be_late() {
   local -ri silent=${#hosts[@]}-${#deaf[@]}
-  [[ -z "${deaf["$1"]+answered}" ]] && ((${#deaf[@]} == 1 || silent > 1 && 10 * silent > ${#hosts[@]})) && ! spares::has_failed_to_start "$1"
+  [[ -z "${deaf["$1"]+answered}" ]] && ((${#deaf[@]} == 1 || silent > 3 && 10 * silent > ${#hosts[@]})) && ! spares::has_failed_to_start "$1"
 }
 
 # spares::answer MASTER... - on a node: its name, whom it does not reach, and what else is wrong.
