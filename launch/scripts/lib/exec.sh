@@ -37,7 +37,7 @@ exec::forget_slurm() {
   local name
   for name in "${!SLURM_@}" "${!SRUN_@}"; do
     case "${name}" in
-      SLURM_CONF | SLURM_CONF_SERVER | SLURM_SACK_SOCKET | SLURM_CLUSTERS | SLURM_JWT) ;;
+      SLURM_CONF | SLURM_CONF_SERVER | SLURM_SACK_SOCKET | SLURM_JWT) ;;
       SLURM_ARRAY_*) ;;                                     # env.sh knows an array's task by its number
       *) [[ -n "${KIT_LOOPBACK:-}" ]] || unset "${name}" ;; # the stand-in for srun has nobody to ask
     esac
