@@ -225,7 +225,7 @@ def of_task(run: Run, number: Optional[int]) -> Status:
 
 
 def task_of(found: Status, number: Optional[int]) -> Status:
-    """Return of a whole array's status that of one task, and what it used; without a number all."""
+    """Return one task of an array's status, with what it used; without a number, the whole."""
     if number is None:
         return found
     return array_status.measured((array_status.task(found, number),))[0]
