@@ -15,7 +15,14 @@ import event_lines
 
 FACTS = ["NNODES=2", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=61000", "KIT_RENDEZVOUS_ID=1.0", "KIT_ADDRESSES=", "KIT_FINGERPRINT=", "KIT_HOSTS=n1,n2"]
 # As of a shell on a node of another job, which whoever looks into this one may be in.
-OUTER = {"SLURM_CPUS_PER_TASK": "4", "SLURM_NTASKS": "9", "SLURM_RESTART_COUNT": "3", "SRUN_CPUS_PER_TASK": "4", "SLURM_EXCLUSIVE": "yes", "SLURM_CLUSTERS": "outer"}
+OUTER = {
+    "SLURM_CPUS_PER_TASK": "4",
+    "SLURM_NTASKS": "9",
+    "SLURM_RESTART_COUNT": "3",
+    "SRUN_CPUS_PER_TASK": "4",
+    "SLURM_EXCLUSIVE": "yes",
+    "SLURM_CLUSTERS": "outer",
+}
 # And what that job has told its ranks.
 OUTER |= {f"KIT_{name}": "outer" for name in ("CACHE", "SECRETS", "SHARE", "NOTIFY", "PACKAGES", "EVENTS", "PROGRESS", "CHECKPOINT_FILE")}
 KEPT = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CONF_SERVER": "ctl", "SLURM_SACK_SOCKET": "/run/sack.socket", "SLURM_JWT": "token"}

@@ -6,7 +6,7 @@ mpi::choose_type() {
   local -r known=" $(srun --mpi=list 2>&1 | tr -s '[:space:],' ' ') "
   local -a types=(pmix pmi2)
   # HPE's own MPI, which such a site's nodes have, knows no other.
-  [[ -n "${KIT_IMAGE}" || ! "$(scontrol show config 2>/dev/null)" =~ MpiDefault\ *=\ *cray_shasta ]] || types=(cray_shasta)
+  [[ -n "${KIT_IMAGE}" || ! "$(timeout 10 scontrol show config 2>/dev/null)" =~ MpiDefault\ *=\ *cray_shasta ]] || types=(cray_shasta)
   [[ "${SLURM_MPI_TYPE:-none}" == none ]] || types=("${SLURM_MPI_TYPE}") # as host_setup may say
   for KIT_MPI_TYPE in "${types[@]}"; do
     [[ "${known}" != *" ${KIT_MPI_TYPE} "* ]] || return 0
