@@ -17,6 +17,13 @@ leaves it, for all sides.
 
 first: no container is on the nodes, and the image's file has left their memory.
 next: the file is in memory.
+
+And the first start where each node reads the image from a slow file server, which slow_disk.py
+plays: 1 ms for each call, 100 MB/s. Then:
+
+  kit                   `unpack: no`; the image is mounted where it is
+  kit, copied first     `unpack: no`, `stage: local`
+  by hand, ...          as above, of the file on the server
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ from measure import KIT, Comparison, Goal
 import launch
 
 HAND, MOUNTED = "by hand, unpacked", "by hand, mounted"
+COPIED = "kit, copied first"
 NEXT = "its next start"
 NODES = cluster.NODES[:2]
 PLACE = "/tmp/kit-1000/images"  # noqa: S108 - kit's own there, of the cluster's user
@@ -72,7 +80,7 @@ BY_HAND = {
 
 RENDER = r"""
 cd -- "$1"
-kit render -j 2x1 --runtime "$2" --image "$3" --stage local --unpack "$5" \
+kit render -j 2x1 --runtime "$2" --image "$3" --unpack "$5" --stage "$7" \
   --slurm 'nodelist=node[1-2]' --env OMP_NUM_THREADS=1 --output "$6" program.py -- "$1/end" \
   >/dev/null
 sed -i "/^set -euo pipefail/i $4" "$6/run_script.sh"
@@ -88,34 +96,62 @@ shopt -s nullglob
 for container in /scratch/enroot/data-1000/* /tmp/kit-1000/enroot/data/{,.}kit-*; do
   rm -rf -- "${container}"
 done
-for image in "$1"/*; do dd if="${image}" of=/dev/null iflag=nocache count=0 status=none; done
+for image in "$1"/* /slow/*.s{qsh,if}; do
+  dd if="${image}" of=/dev/null iflag=nocache count=0 status=none
+done
 """
+NOTHING = FORGET + 'rm -f -- "$1"/*\n'  # no copy of the image either
 REMEMBER = 'cat -- "$1"/* >/dev/null'
+# As root: the folder /images, as a slow server would show it.
+SLOW = "/slow"
+BEHIND = r"""
+command -v python3 >/dev/null && python3 -c 'import fusepy' 2>/dev/null || {
+  apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-fusepy
+} >/dev/null 2>&1
+mkdir -p "$1"
+mountpoint --quiet "$1" || python3 -c "$2" /images "$1"
+"""
+IN_FRONT = 'mkdir -p "$1"; mountpoint --quiet "$1" || mount --bind /images "$1"'
+NO_MORE = '! mountpoint --quiet "$1" || umount "$1"'
 
 
 def script_of(runtime: str, side: str) -> str:
     return f"{runtime}-{side.replace(', ', '-').replace(' ', '-')}"
 
 
-def make_ready(folder: str, runtime: str) -> dict[str, str]:
-    """The script of each side, by its name."""
-    scripts = {}
+def make_ready(folder: str, runtime: str, is_slow: bool = False) -> dict[str, str]:
+    """The script of each side, by its name; the nodes have the image on their disk, or behind a
+    slow file server."""
     image = cluster.IMAGES[runtime]
-    begun = launch.BEGUN.replace("FOLDER", folder)
-    run = script_of(runtime, KIT)
+    if is_slow:
+        image = image.replace("/images", SLOW)
+        runs = {KIT: "none", COPIED: "local"}
+    else:
+        runs = {KIT: "local"}
     unpack = "auto" if runtime == "apptainer" else "no"
-    cluster.bash("ctl", RENDER, folder, runtime, image, begun, unpack, run)
-    scripts[KIT] = f"{run}/run_script.sh"
+    begun = launch.BEGUN.replace("FOLDER", folder)
+    where = "slow-" if is_slow else ""
+    scripts = {}
+    for side, stage in runs.items():
+        run = where + script_of(runtime, side)
+        cluster.bash("ctl", RENDER, folder, runtime, image, begun, unpack, run, stage)
+        scripts[side] = f"{run}/run_script.sh"
+    copy = image if is_slow else put_on_nodes(image, f"{folder}/{script_of(runtime, KIT)}")
+    for side, text in BY_HAND[runtime].items():
+        scripts[side] = f"{where}{script_of(runtime, side)}.sh"
+        whole = (HEADER + launch.FIRST_NODE + text).replace("IMAGE", "COPY")
+        launch.put(folder, scripts[side], whole.replace("COPY", copy), runtime)
+    return scripts
+
+
+def put_on_nodes(image: str, run: str) -> str:
+    """The path of the copy that each node has, where the run's `stage: local` looks for it."""
     find = """sed -n "s/^KIT_SUBMITTED_FINGERPRINT='\\{0,1\\}\\([0-9a-f]*\\).*/\\1/p" "$1" """
-    digest = cluster.bash("ctl", find, f"{folder}/{run}/env.sh")
+    digest = cluster.bash("ctl", find, f"{run}/env.sh")
     name = f"{digest}.{image.rpartition('.')[2]}"
     for node in NODES:
         cluster.bash(node, COPY, image, PLACE, name)
-    for side, text in BY_HAND[runtime].items():
-        scripts[side] = f"{script_of(runtime, side)}.sh"
-        whole = (HEADER + launch.FIRST_NODE + text).replace("IMAGE", "COPY")
-        launch.put(folder, scripts[side], whole.replace("COPY", f"{PLACE}/{name}"), runtime)
-    return scripts
+    return f"{PLACE}/{name}"
 
 
 def on_nodes(script: str) -> None:
@@ -133,6 +169,12 @@ def after(script: str, start: Callable[[], float]) -> Callable[[], float]:
     return run
 
 
+def starts(folder: str, scripts: dict[str, str]) -> dict[str, Callable[[], float]]:
+    return {
+        side: functools.partial(launch.launched, folder, script) for side, script in scripts.items()
+    }
+
+
 def run(rounds: int) -> Iterator[Comparison]:
     with contextlib.ExitStack() as afterwards:
         folder = cluster.bash("ctl", "mktemp --directory --tmpdir=/shared first.XXXXXX")
@@ -142,23 +184,48 @@ def run(rounds: int) -> Iterator[Comparison]:
         cluster.install_kit()
         launch.put(folder, "program.py", PROGRAM)
         for runtime in cluster.runtimes():
-            scripts = make_ready(folder, runtime)
-            starts = {
-                side: functools.partial(launch.launched, folder, script)
-                for side, script in scripts.items()
-            }
-            sides = {side: after(FORGET, starts[side]) for side in (KIT, HAND) if side in starts}
-            sides[NEXT] = after(REMEMBER, starts[KIT])
-            sides[MOUNTED] = after(REMEMBER, starts[MOUNTED])
-            values = measure.take_turns(sides, rounds)
-            mounted = values.pop(MOUNTED)
-            goals = [Goal(HAND, 0.6)] if HAND in sides else [Goal(NEXT, 1.3)]
-            yield Comparison(f"first start under {runtime}", DOES, values, goals=goals)
-            values = {KIT: values[NEXT], MOUNTED: mounted}
-            goals = [Goal(MOUNTED, 0.2, over=True)]
-            name = f"next start under {runtime}"
-            why = WHY if runtime != "apptainer" else ""
-            yield Comparison(name, DOES_NEXT, values, goals=goals, why=why)
+            yield from from_disk(folder, runtime, rounds)
+        with slow_server():
+            for runtime in cluster.runtimes():
+                yield from_slow_server(folder, runtime, rounds)
+
+
+def from_disk(folder: str, runtime: str, rounds: int) -> Iterator[Comparison]:
+    start = starts(folder, make_ready(folder, runtime))
+    sides = {side: after(FORGET, start[side]) for side in (KIT, HAND) if side in start}
+    sides[NEXT] = after(REMEMBER, start[KIT])
+    sides[MOUNTED] = after(REMEMBER, start[MOUNTED])
+    values = measure.take_turns(sides, rounds)
+    mounted = values.pop(MOUNTED)
+    goals = [Goal(HAND, 0.6)] if HAND in sides else [Goal(NEXT, 1.3)]
+    yield Comparison(f"first start under {runtime}", DOES, values, goals=goals)
+    values = {KIT: values[NEXT], MOUNTED: mounted}
+    goals = [Goal(MOUNTED, 0.2, over=True)]
+    name = f"next start under {runtime}"
+    why = WHY if runtime != "apptainer" else ""
+    yield Comparison(name, DOES_NEXT, values, goals=goals, why=why)
+
+
+def from_slow_server(folder: str, runtime: str, rounds: int) -> Comparison:
+    start = starts(folder, make_ready(folder, runtime, is_slow=True))
+    sides = {side: after(NOTHING, start[side]) for side in start}
+    values = measure.take_turns(sides, rounds)
+    goals = [Goal(HAND, 0.6)] if HAND in sides else []
+    return Comparison(f"slow server, first start, {runtime}", DOES_SLOW, values, goals=goals)
+
+
+@contextlib.contextmanager
+def slow_server() -> Iterator[None]:
+    """Meanwhile /slow is /images: of the nodes by slow_disk.py, of the controller as it is."""
+    program = measure.ROOT.joinpath("bench/slow_disk.py").read_text()
+    try:
+        cluster.bash("ctl", IN_FRONT, SLOW, root=True)
+        for node in NODES:
+            cluster.bash(node, BEHIND, SLOW, program, root=True)
+        yield
+    finally:
+        for node in ("ctl", *NODES):
+            cluster.bash(node, NO_MORE, SLOW, root=True)
 
 
 DOES = (
@@ -166,6 +233,10 @@ DOES = (
     " container on the nodes, the image's file on their disk and not in memory."
 )
 DOES_NEXT = "the same, with the image's file in memory."
+DOES_SLOW = (
+    "the same as a first start, with the image behind a file server that takes 1 ms for each call"
+    " and sends 100 MB/s to each node (a FUSE file system of the benchmark)."
+)
 WHY = (
     "The timeline of one such run shows 0.4 s for the step in which each node tries the mount"
     " before any rank starts. A start by hand has no such step."
