@@ -179,14 +179,21 @@ def test_all_methods_mean_the_same_job_of_an_array_that_a_user_submitted_again(j
         kit.find(array.name, task=0)
 
 
+def ended(fake: scripted_slurm.ScriptedSlurm, folder: Path, state: str) -> kit.RunHandle:
+    """A run that has ended, and whose job Slurm has forgotten since."""
+    run = kit.submit("train.py", output=folder)
+    jobs = folder.parent / "slurm/jobs"
+    jobs.write_text("")
+    fake.put(run.id, state, run.folder)
+    assert run.wait().state == state
+    jobs.write_text("")
+    return run
+
+
 def test_a_number_that_another_run_has_too_harms_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another cluster has the same numbers, and where slurmctld has lost its state they begin again."""
     fake = scripted_slurm.around(tmp_path, monkeypatch)
-    first = kit.submit("train.py", output=tmp_path / "first")
-    (tmp_path / "slurm/jobs").write_text("")
-    fake.put(first.id, "FAILED", first.folder)
-    assert first.wait().state == "FAILED"
-    (tmp_path / "slurm/jobs").write_text("")
+    first = ended(fake, tmp_path / "first", "FAILED")
     (tmp_path / "slurm/next").write_text(f"{first.id}\n")
     second = kit.submit("train.py", output=tmp_path / "second")
     assert second.id == first.id and first.why().run.folder == str(first.folder)
@@ -196,11 +203,7 @@ def test_a_number_that_another_run_has_too_harms_no_other_run(tmp_path: Path, mo
 
 def test_a_job_that_was_cancelled_before_it_began_is_not_the_one_that_a_user_submitted_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = scripted_slurm.around(tmp_path, monkeypatch)
-    run = kit.submit("train.py", output=tmp_path / "run")
-    (tmp_path / "slurm/jobs").write_text("")
-    fake.put(run.id, "CANCELLED", run.folder)
-    assert run.wait().state == "CANCELLED"
-    (tmp_path / "slurm/jobs").write_text("")
+    run = ended(fake, tmp_path / "run", "CANCELLED")
     fake.put("1002", "RUNNING", run.folder)  # sbatch run_script.sh
     (run.folder / "log/1002").mkdir()
     (run.folder / "log/slurm-1002.out").touch()

@@ -90,16 +90,19 @@ class RunHandle:
 
         A number alone may be that of another run: of another cluster, or begun again.
         """
-        run = self._run()
-        if run.id == lookup.find(str(self.folder)).id:
+        newest = lookup.find(str(self.folder))
+        run = self._own(newest)
+        if run.id == newest.id:
             return str(self.folder)
         return f"{run.id};{run.cluster}" if run.cluster else run.id
 
     def _run(self) -> Run:
+        return self._own(lookup.find(str(self.folder)))
+
+    def _own(self, newest: Run) -> Run:
         """Return the run under this id: a user may have submitted its directory once more."""
-        run = lookup.find(str(self.folder))
-        own = self.id and lookup.of_job(self.id, run, history.noted_as(self.id))
-        return own or run
+        own = self.id and lookup.of_job(self.id, newest, history.noted_as(self.id))
+        return own or newest
 
 
 def _content(log: Path, tail: Optional[int]) -> bytes:
