@@ -44,6 +44,7 @@ _SLURMS_WORDS = {
     "<CANCELLED>": sentences.cancelled(),
     "<NODE FAILED>": sentences.cancelled("NODE FAILURE"),
 }
+_NAMED = re.compile("<[A-Z ]+>")  # what a pattern of causes.yaml spells by its name
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,18 @@ class Cause:
     @cached_property
     def compiled(self) -> tuple[re.Pattern[str], ...]:
         spelled = (
-            re.sub("<[A-Z ]+>", lambda found: _SLURMS_WORDS[found[0]], pattern)
-            for pattern in self.patterns
+            _NAMED.sub(lambda found: self._spelled(found[0]), pattern) for pattern in self.patterns
         )
         return tuple(re.compile(pattern, re.MULTILINE) for pattern in spelled)
+
+    def _spelled(self, name: str) -> str:
+        """Return the pattern of a name: Slurm's words, or <LOST BY SIGKILL> of a cause's code."""
+        if not name.startswith("<LOST BY "):
+            return _SLURMS_WORDS[name]
+        # torchrun and deepspeed, and accelerate, say so of a process that they have lost.
+        code, signal = 128 - self.codes[0], name[len("<LOST BY ") : -1]
+        reported = rf"exit(?:code *:|s with return code =) {code}\b"
+        return rf"{reported}|^subprocess[^\n]* died with <Signals\.{signal}"
 
 
 def known_causes() -> tuple[Cause, ...]:
