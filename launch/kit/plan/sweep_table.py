@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Optional
 
 from kit.base import quote
@@ -43,9 +43,7 @@ def resolve(job: Job, problems: Problems) -> tuple[Optional[str], Table]:
 
 def environment(table: Table) -> str:
     """Return the part of env.sh with the values, which each task reads by its number."""
-    columns = "\n".join(
-        f"KIT_SWEEP_{column}={quote.bash_array(list(words))}" for column, words in table
-    )
+    columns = "\n".join(_line(column, words) for column, words in table)
     name, values = table[0]
     last = len(values) - 1
     guard = f': "${{KIT_SWEEP_{name}[KIT_TASK]?the tasks of this sweep are 0-{last}}}"'
@@ -76,14 +74,17 @@ def unedited(table: Table, env: str) -> Table:
 
     Behind the recorded values there may be those of tasks that were added.
     """
-    written = {
-        name: f"\nKIT_SWEEP_{name}={quote.bash_array(list(words))}"[:-1] for name, words in table
-    }
-    return tuple(
-        (name, words)
-        for name, words in table
-        if written[name] + ")" in env or written[name] + " " in env
-    )
+
+    def is_there(name: str, words: Sequence[str]) -> bool:
+        begin = "\n" + _line(name, words).removesuffix(")")
+        return f"{begin})" in env or f"{begin} " in env
+
+    return tuple(column for column in table if is_there(*column))
+
+
+def _line(name: str, words: Sequence[str]) -> str:
+    """Return the line of env.sh with the values of one name."""
+    return f"KIT_SWEEP_{name}={quote.bash_array(list(words))}"
 
 
 def _fix_of_twice(sweep: Sweep) -> str:
