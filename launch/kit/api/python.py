@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from kit.api.handle import RunHandle
 from kit.api.job_request import JobRequest, Use
-from kit.base.errors import KitError, KitWarning, UsageError, warn
+from kit.base.errors import KitError, UsageError, tell
 from kit.config import profiles
 from kit.config.job import Job
 from kit.config.yaml_source import Located
@@ -69,7 +68,7 @@ def submit(
     words = ["kit.submit", str(target), *request.arguments, *waits, repr(sorted(keys.items()))]
     run = submitting.earlier(plan, words)
     if run:
-        _tell(submitting.not_again(run))
+        tell(f"kit: {submitting.not_again(run)}")
     else:
         plan = package_store.bring(plan)
         folder = run_dir.write(plan)
@@ -85,17 +84,8 @@ def _submitted(plan: Plan, folder: Path, options: list[str]) -> Run:
         return submitting.submit(plan, folder, options, noted.append)
     except BaseException:
         for run in noted:
-            _tell(f"submitted job {run.id} before that; to end it: kit cancel {run.id}")
+            tell(f"kit: submitted job {run.id} before that; to end it: kit cancel {run.id}")
         raise
-
-
-def _tell(text: str) -> None:
-    """Warn of a job that is there. It is no error, even where a program makes errors of warnings.
-
-    A call that ended with it would be made again, and would submit the job again.
-    """
-    with suppress(KitWarning):
-        warn(f"kit: {text}")
 
 
 def find(run: Target = None, *, task: Optional[int] = None) -> RunHandle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -48,6 +49,15 @@ class KitWarning(UserWarning):
 def warn(text: object) -> None:
     """Show a line, or a Problem, beside the output, as Python shows warnings."""
     warnings.warn(str(text), KitWarning, stacklevel=3)
+
+
+def tell(text: str) -> None:
+    """Warn of a job that is there. It is no error, even where a program makes errors of warnings.
+
+    A call that ended with it would be made again, and would submit the job again.
+    """
+    with contextlib.suppress(KitWarning):
+        warn(text)
 
 
 class Problem(NamedTuple):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from kit.base.errors import KitError, KitWarning, warn
+from kit.base.errors import KitError, tell
 from kit.slurm import client, sbatch_variables, sentences
 from kit.slurm.jobs import Job
 
@@ -30,8 +29,7 @@ def submit(script: Path, options: Sequence[str]) -> Job:
     is_refused = done.returncode == 1 and sentences.is_refusal(done.stderr)
     if len(found) == 1 and not is_refused:
         if said := done.stderr.strip():  # a site may tell that it has changed the job
-            with suppress(KitWarning):  # no error: the job is there
-                warn(said)
+            tell(said)
         return found.pop()
     if is_refused and not found:
         client.check(command, done, script)
