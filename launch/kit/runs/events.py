@@ -189,9 +189,8 @@ def _ahead_s(found: list[Event]) -> dict[Path, float]:
     It is 0 where a program wrote the last line, at a time that it may have chosen.
     """
     ahead_s = {event.file: 0.0 for event in found}
-    for last in {
-        event.file: event for event in sorted(found, key=lambda event: event.end)
-    }.values():
+    in_order = sorted(found, key=lambda event: event.end)
+    for last in {event.file: event for event in in_order}.values():
         with suppress(OSError):
             facts = os.stat(last.file)
             each = facts.st_mtime - last.at_s

@@ -214,9 +214,10 @@ def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
             try:
                 all_at_once(command, nodes, asked.slurm, wait_s)
             except NoAnswer:
-                if not gpu_request.one_of_each(node.gres for node in nodes.values()):
+                gres = gpu_request.one_of_each(node.gres for node in nodes.values())
+                if not gres:
                     raise
-                _ask_with_gpus(command, nodes, asked.slurm, wait_s)
+                _ask_with_gpus(command, nodes, gres, asked.slurm, wait_s)
             unheard = silent(nodes)
             if not unheard or len(unheard) == len(nodes):
                 break
@@ -227,13 +228,12 @@ def ask(cluster: Inquiry, addresses: dict[str, str], wait_s: float) -> None:
 
 
 def _ask_with_gpus(
-    command: list[str], nodes: dict[str, Node], options: dict[str, str], wait_s: float
+    command: list[str], nodes: dict[str, Node], gres: str, options: dict[str, str], wait_s: float
 ) -> None:
     """Ask the nodes of a site that takes no job without GPUs where there are some.
 
-    Where a job must name their type, too, ask those of each type alone.
+    If it also wants the type of the GPUs in every job, ask the nodes of each type by themselves.
     """
-    gres = gpu_request.one_of_each(node.gres for node in nodes.values())
     of_type: dict[str, dict[str, Node]] = {}
     for node in nodes.values():
         of_type.setdefault(gpu_request.one_of_each([node.gres]), {})[node.name] = node
@@ -242,8 +242,8 @@ def _ask_with_gpus(
     except NoAnswer:
         if len(of_type) == 1:
             raise
-        for gres, alike in of_type.items():
-            all_at_once(command, alike, {"gres": gres, **options}, wait_s)
+        for of_one, alike in of_type.items():
+            all_at_once(command, alike, {"gres": of_one, **options}, wait_s)
 
 
 @contextlib.contextmanager
