@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from signalled import in_step
 
 SCRIPT = Path(__file__).parents[2] / "train" / "cifar10.py"
 sys.path.insert(0, str(SCRIPT.parent))
@@ -27,23 +28,6 @@ if os.environ["RANK"] == "1":
     def cross_entropy(*args, **kwargs):
         raise RuntimeError("rank 1 is broken")
     F.cross_entropy = cross_entropy
-sys.argv = sys.argv[1:]
-sys.path.insert(0, os.path.dirname(sys.argv[0]))
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-# In its seventh step rank 0 asks itself to stop: the ranks agree on that in the eighth, the epoch's last.
-STOP_AT_THE_END_OF_AN_EPOCH = """
-import os, runpy, signal, sys
-import torch.nn.functional as F
-calls, cross_entropy = 0, F.cross_entropy
-def ask(*args, **kwargs):
-    global calls
-    calls += 1
-    if os.environ["RANK"] == "0" and calls == 7:
-        os.kill(os.getpid(), signal.SIGUSR1)
-    return cross_entropy(*args, **kwargs)
-F.cross_entropy = ask
 sys.argv = sys.argv[1:]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -126,7 +110,8 @@ def test_a_run_that_was_stopped_twice_has_the_losses_of_an_undisturbed_one_step_
 
 def test_a_run_that_stops_at_the_end_of_an_epoch_has_said_how_it_was(start, cifar_folder, undisturbed, tmp_path):
     program = tmp_path / "stopping.py"
-    program.write_text(STOP_AT_THE_END_OF_AN_EPOCH)
+    # Rank 0 asks itself to stop: the ranks agree on that in the eighth step, the epoch's last.
+    program.write_text(in_step(7, rank=0, signal="SIGUSR1"))
     args = (*SMALL, "--data", cifar_folder, "--checkpoint", tmp_path / "stopped.pt", "--resume", "--log-every", 1)
     stopped = start(program, SCRIPT, *args, ranks=2).finish(timeout_s=200)
     assert "stopped at step 8: a checkpoint is in " in stopped.stdout

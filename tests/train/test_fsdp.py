@@ -3,6 +3,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from signalled import in_step
 
 SCRIPT = Path(__file__).parents[2] / "train" / "fsdp.py"
 STEPS = 8
@@ -100,26 +101,8 @@ def test_one_rank_goes_on_from_the_shards_of_four_and_may_compute_activations_ag
     equals(fewer, one_process, range(5, STEPS + 1))
 
 
-# Runs a program as it is, but for rank 1, which is killed in its sixth step.
-KILL_RANK_1 = """
-import os, runpy, signal, sys
-import torch.nn.functional as F
-calls, cross_entropy = 0, F.cross_entropy
-def kill(*args, **kwargs):
-    global calls
-    calls += 1
-    if os.environ["RANK"] == "1" and calls == 6:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return cross_entropy(*args, **kwargs)
-F.cross_entropy = kill
-sys.argv = sys.argv[1:]
-sys.path.insert(0, os.path.dirname(sys.argv[0]))
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
 def test_a_run_of_which_a_rank_is_killed_goes_on_from_the_checkpoint_before(start, one_process, tmp_path):
-    (tmp_path / "killed.py").write_text(KILL_RANK_1)
+    (tmp_path / "killed.py").write_text(in_step(6, rank=1, signal="SIGKILL"))
     args = (SCRIPT, *BATCH, "--steps", STEPS, "--checkpoint", tmp_path / "saved", "--save-every", 2)
     killed = start(tmp_path / "killed.py", *args, ranks=2).finish(timeout_s=200)
     assert killed.codes == [1]
