@@ -56,7 +56,7 @@ def _time(item: Status) -> str:
 def show_one(shown: Status) -> None:
     """Print the run, and for each node and rank its exit code and the last line of its log.
 
-    Where there are thousands of them: of those that failed first, else of the first nodes.
+    Of thousands, it shows the ranks that failed first, and then the first nodes.
     """
     show([shown])
     run = shown.run

@@ -70,7 +70,7 @@ def word(text: str, table: Table) -> str:
 
 
 def unedited(table: Table, env: str) -> Table:
-    """Return the columns of which env.sh still has what is recorded; a user may edit that file.
+    """Return the columns whose recorded values env.sh still has; a user may edit that file.
 
     Behind the recorded values there may be those of tasks that were added.
     """
