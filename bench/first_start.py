@@ -17,13 +17,6 @@ leaves it, for all sides.
 
 first: no container is on the nodes, and the image's file has left their memory.
 next: the file is in memory.
-
-And the first start where each node reads the image from a slow file server, which slow_disk.py
-plays: 1 ms for each call, 100 MB/s. Then:
-
-  kit                   `unpack: no`; the image is mounted where it is
-  kit, copied first     `unpack: no`, `stage: local`
-  by hand, ...          as above, of the file on the server
 """
 
 from __future__ import annotations
@@ -39,7 +32,6 @@ from measure import KIT, Comparison, Goal
 import launch
 
 HAND, MOUNTED = "by hand, unpacked", "by hand, mounted"
-COPIED = "kit, copied first"
 NEXT = "its next start"
 NODES = cluster.NODES[:2]
 PLACE = "/tmp/kit-1000/images"  # noqa: S108 - kit's own there, of the cluster's user
@@ -96,51 +88,41 @@ shopt -s nullglob
 for container in /scratch/enroot/data-1000/* /tmp/kit-1000/enroot/data/{,.}kit-*; do
   rm -rf -- "${container}"
 done
-for image in "$1"/* /slow/*.s{qsh,if}; do
+for image in "$1"/*; do
   dd if="${image}" of=/dev/null iflag=nocache count=0 status=none
 done
 """
-NOTHING = FORGET + 'rm -f -- "$1"/*\n'  # no copy of the image either
 REMEMBER = 'cat -- "$1"/* >/dev/null'
-# As root: the folder /images, as a slow server would show it.
-SLOW = "/slow"
-BEHIND = r"""
-command -v python3 >/dev/null && python3 -c 'import fusepy' 2>/dev/null || {
-  apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-fusepy
-} >/dev/null 2>&1
-mkdir -p "$1"
-mountpoint --quiet "$1" || python3 -c "$2" /images "$1"
-"""
-IN_FRONT = 'mkdir -p "$1"; mountpoint --quiet "$1" || mount --bind /images "$1"'
-NO_MORE = '! mountpoint --quiet "$1" || umount "$1"'
 
 
 def script_of(runtime: str, side: str) -> str:
     return f"{runtime}-{side.replace(', ', '-').replace(' ', '-')}"
 
 
-def make_ready(folder: str, runtime: str, is_slow: bool = False) -> dict[str, str]:
-    """The script of each side, by its name; the nodes have the image on their disk, or behind a
-    slow file server."""
+def make_ready(folder: str, runtime: str) -> dict[str, str]:
+    """The script of each side, by its name; the nodes have the image on their disk."""
     image = cluster.IMAGES[runtime]
-    if is_slow:
-        image = image.replace("/images", SLOW)
-        runs = {KIT: "none", COPIED: "local"}
-    else:
-        runs = {KIT: "local"}
+    run = script_of(runtime, KIT)
+    by_kit = render(folder, runtime, image, run, "local")
+    copy = put_on_nodes(image, f"{folder}/{run}")
+    return {KIT: by_kit, **write_by_hand(folder, runtime, copy)}
+
+
+def render(folder: str, runtime: str, image: str, run: str, stage: str) -> str:
+    """kit's script of a run that mounts the image."""
     unpack = "auto" if runtime == "apptainer" else "no"
     begun = launch.BEGUN.replace("FOLDER", folder)
-    where = "slow-" if is_slow else ""
+    cluster.bash("ctl", RENDER, folder, runtime, image, begun, unpack, run, stage)
+    return f"{run}/run_script.sh"
+
+
+def write_by_hand(folder: str, runtime: str, image: str, where: str = "") -> dict[str, str]:
+    """A person's scripts for that image, by their side's name."""
     scripts = {}
-    for side, stage in runs.items():
-        run = where + script_of(runtime, side)
-        cluster.bash("ctl", RENDER, folder, runtime, image, begun, unpack, run, stage)
-        scripts[side] = f"{run}/run_script.sh"
-    copy = image if is_slow else put_on_nodes(image, f"{folder}/{script_of(runtime, KIT)}")
     for side, text in BY_HAND[runtime].items():
         scripts[side] = f"{where}{script_of(runtime, side)}.sh"
         whole = (HEADER + launch.FIRST_NODE + text).replace("IMAGE", "COPY")
-        launch.put(folder, scripts[side], whole.replace("COPY", copy), runtime)
+        launch.put(folder, scripts[side], whole.replace("COPY", image), runtime)
     return scripts
 
 
@@ -175,7 +157,9 @@ def starts(folder: str, scripts: dict[str, str]) -> dict[str, Callable[[], float
     }
 
 
-def run(rounds: int) -> Iterator[Comparison]:
+@contextlib.contextmanager
+def folder_on_cluster() -> Iterator[str]:
+    """Of all nodes, with the program; afterwards it is gone, and so is what was unpacked."""
     with contextlib.ExitStack() as afterwards:
         folder = cluster.bash("ctl", "mktemp --directory --tmpdir=/shared first.XXXXXX")
         afterwards.callback(cluster.bash, "ctl", 'rm -rf -- "$1"', folder)
@@ -183,14 +167,16 @@ def run(rounds: int) -> Iterator[Comparison]:
         afterwards.callback(cluster.bash, "ctl", launch.ENDED, folder)
         cluster.install_kit()
         launch.put(folder, "program.py", PROGRAM)
+        yield folder
+
+
+def run(rounds: int) -> Iterator[Comparison]:
+    with folder_on_cluster() as folder:
         for runtime in cluster.runtimes():
-            yield from from_disk(folder, runtime, rounds)
-        with slow_server():
-            for runtime in cluster.runtimes():
-                yield from_slow_server(folder, runtime, rounds)
+            yield from measured(folder, runtime, rounds)
 
 
-def from_disk(folder: str, runtime: str, rounds: int) -> Iterator[Comparison]:
+def measured(folder: str, runtime: str, rounds: int) -> Iterator[Comparison]:
     start = starts(folder, make_ready(folder, runtime))
     sides = {side: after(FORGET, start[side]) for side in (KIT, HAND) if side in start}
     sides[NEXT] = after(REMEMBER, start[KIT])
@@ -206,37 +192,11 @@ def from_disk(folder: str, runtime: str, rounds: int) -> Iterator[Comparison]:
     yield Comparison(name, DOES_NEXT, values, goals=goals, why=why)
 
 
-def from_slow_server(folder: str, runtime: str, rounds: int) -> Comparison:
-    start = starts(folder, make_ready(folder, runtime, is_slow=True))
-    sides = {side: after(NOTHING, start[side]) for side in start}
-    values = measure.take_turns(sides, rounds)
-    goals = [Goal(HAND, 0.6)] if HAND in sides else []
-    return Comparison(f"slow server, first start, {runtime}", DOES_SLOW, values, goals=goals)
-
-
-@contextlib.contextmanager
-def slow_server() -> Iterator[None]:
-    """Meanwhile /slow is /images: of the nodes by slow_disk.py, of the controller as it is."""
-    program = measure.ROOT.joinpath("bench/slow_disk.py").read_text()
-    try:
-        cluster.bash("ctl", IN_FRONT, SLOW, root=True)
-        for node in NODES:
-            cluster.bash(node, BEHIND, SLOW, program, root=True)
-        yield
-    finally:
-        for node in ("ctl", *NODES):
-            cluster.bash(node, NO_MORE, SLOW, root=True)
-
-
 DOES = (
     "from the start of the batch script to the end of the first all-reduce, 2 nodes x 1 rank; no"
     " container on the nodes, the image's file on their disk and not in memory."
 )
 DOES_NEXT = "the same, with the image's file in memory."
-DOES_SLOW = (
-    "the same as a first start, with the image behind a file server that takes 1 ms for each call"
-    " and sends 100 MB/s to each node (a FUSE file system of the benchmark)."
-)
 WHY = (
     "The timeline of one such run shows 0.4 s for the step in which each node tries the mount"
     " before any rank starts. A start by hand has no such step."

@@ -3,7 +3,7 @@ millisecond more, and all reads together at most 100 MB/s.
 
     slow_disk.py FOLDER MOUNTPOINT
 
-first_start.py runs it on the nodes of the cluster of tests/cluster, by a Python that it installs
+slow_start.py runs it on the nodes of the cluster of tests/cluster, by a Python that it installs
 there (python3-fusepy). It ends when it is unmounted.
 """
 
