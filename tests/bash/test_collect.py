@@ -82,7 +82,7 @@ def test_what_no_job_has_used_for_some_days_is_listed_and_removed_when_told_to(k
 
 def test_what_killed_jobs_left_goes_at_once_unless_a_creation_holds_it(kit, scratch: Scratch) -> None:
     scratch.container(f".kit-{ID}.unfinished", days=0)
-    scratch.container(".pyxis_kit-1111111111111111.stale", days=0)
+    scratch.container(".pyxis_kit-1111111111111111-1000.stale", days=0)
     scratch.copy(f"{ID}.sqsh.unfinished", days=0)
     scratch.copy(f".{ID}.77.received", days=8)  # of a job that ended between two of its steps
     with (scratch.data / f".kit-{ID}.lock").open("w") as lock:
@@ -96,7 +96,8 @@ def test_what_killed_jobs_left_goes_at_once_unless_a_creation_holds_it(kit, scra
 @pytest.mark.parametrize("old", ["", "yes"])
 def test_containers_in_the_folder_of_the_sites_enroot_conf_go_too(kit, old: str, scratch: Scratch, tmp_path: Path) -> None:
     scratch.data = tmp_path / "site"
-    scratch.container(f"pyxis_kit-{ID}", days=8)
+    scratch.container(f"pyxis_kit-{ID}-{os.getuid()}", days=8)
+    scratch.container(f"pyxis_kit-{ID}", days=8)  # of an older kit
     collect(kit, "--yes", PATH=f"{STUBS}:{os.environ['PATH']}", ENROOT_STUB_SITE=str(scratch.data), ENROOT_STUB_OLD=old)
     assert scratch.left() == set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,14 @@ def test_the_container_is_named_by_its_image_and_nothing_of_the_host_gets_in(tmp
         "--container-writable",
         "--no-container-mount-home",
         "--no-container-entrypoint",
-        "--container-name=kit-0123456789abcdef:no_exec",
+        f"--container-name=kit-0123456789abcdef-{os.getuid()}:no_exec",
         "--container-mounts=/data:/in data:ro,/out:/out:rw",
         "--container-remap-root",
     ]
 
 
 def test_an_old_pyxis_gets_the_name_alone_of_which_all_it_reads_is_the_name(tmp_path: Path) -> None:
-    assert "--container-name=kit-0123456789abcdef" in ask(tmp_path / "bin", OPTIONS).stdout.splitlines()
+    assert f"--container-name=kit-0123456789abcdef-{os.getuid()}" in ask(tmp_path / "bin", OPTIONS).stdout.splitlines()
 
 
 def test_the_container_is_started_without_a_login_shell(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_containers_are_made_under_the_name_and_in_the_place_that_pyxis_looks_fo
     env = environment(STUBS, **settings, **{name: str(mine) for name in names}, HOME=str(open_folder / "home"), ENROOT_STUB_OLD=old)
     done = bash(body, env=env)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    name = f"pyxis_kit-{fingerprint(image)}"
+    name = f"pyxis_kit-{fingerprint(image)}-{os.getuid()}"
     assert sorted(path.name for path in site.iterdir()) == [f".{name}.lock", name]
     assert (site / name / ".kit-complete").read_text() == f"image {image}\n"
     assert not mine.exists()
@@ -182,7 +183,7 @@ def test_an_image_is_mounted_where_the_site_lets_pyxis_do_so(line: str, unpack: 
     is_mounted = said.startswith("mounting")
     assert (done.returncode, done.stdout) == (code, "yes" if is_mounted else ""), done.stderr
     assert said in done.stderr
-    assert [path.name for path in site.iterdir() if path.is_dir()] == ([] if is_mounted or code else [f"pyxis_kit-{fingerprint(image)}"])
+    assert [path.name for path in site.iterdir() if path.is_dir()] == ([] if is_mounted or code else [f"pyxis_kit-{fingerprint(image)}-{os.getuid()}"])
 
 
 def test_where_all_nodes_are_prepared_again_their_first_answers_do_not_count(tmp_path: Path) -> None:

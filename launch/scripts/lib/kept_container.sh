@@ -4,8 +4,9 @@
 
 source "${KIT_RUN_DIR}/lib/remove.sh"
 
-# All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given.
-KIT_CONTAINER_PATTERN='([a-z]+_)?kit-[0-9a-f]{16}'
+# All such names, as a regular expression: a plug-in of Slurm's puts its own word before the name that it is given, which may end with the
+# user's number.
+KIT_CONTAINER_PATTERN='([a-z]+_)?kit-[0-9a-f]{16}(-[0-9]+)?'
 # And of the folders with compile caches, beside which lie the same locks: cache.sh.
 KIT_CACHE_PATTERN='kit-cache-[a-zA-Z0-9._-]+'
 

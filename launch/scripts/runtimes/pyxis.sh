@@ -37,11 +37,15 @@ runtime::srun_args() {
     --no-container-entrypoint
   )
   # Under a name that exists, Pyxis ignores the image. It mounts what has no name.
-  [[ "${KIT_UNPACK:-yes}" == no ]] || KIT_SRUN_ARGS+=(--container-name="$(kept_container::name)${own}")
+  [[ "${KIT_UNPACK:-yes}" == no ]] || KIT_SRUN_ARGS+=(--container-name="$(pyxis::name)${own}")
   [[ -z "${flags}" ]] || KIT_SRUN_ARGS+=(--container-mounts="${flags}")
   [[ -z "${KIT_REMAP_ROOT}" ]] || KIT_SRUN_ARGS+=(--container-remap-root)
   pyxis::check_version "${help}"
 }
+
+# pyxis::name - that of the image's container, for this user: some sites have one folder for the containers of all users, and only who
+# unpacked one can start it.
+pyxis::name() { printf '%s-%s' "$(kept_container::name)" "${UID}"; }
 
 # pyxis::check_version HELP - old versions lack some of these, and srun would only say that it does not know the option.
 pyxis::check_version() {
@@ -67,7 +71,7 @@ runtime::check() {
 # name when a job is cancelled. With container_scope=job it makes its own for every job, and so must it be.
 runtime::prepare() {
   local name
-  name="pyxis_$(kept_container::name)" # as Pyxis calls it
+  name="pyxis_$(pyxis::name)" # as Pyxis calls it
   ENROOT_DATA_PATH="$(enroot::site_data_path)" || ENROOT_DATA_PATH=''
   if pyxis::is_mounted "${name}" && pyxis::settle; then return; fi
   ! pyxis::says container_scope job || return 0
