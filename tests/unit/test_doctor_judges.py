@@ -297,12 +297,42 @@ def test_a_drained_node_matters_as_much_as_it_is_needed(needed: int, named: bool
     assert set(result.verdicts["node2"]) == {"state"}
 
 
-@pytest.mark.parametrize("state", ["IDLE", "MIXED+PLANNED", "ALLOCATED", "IDLE+CLOUD+POWERED_DOWN", "IDLE+POWERING_DOWN"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "IDLE",
+        "MIXED+PLANNED",
+        "ALLOCATED",
+        "IDLE+CLOUD+POWERED_DOWN",
+        "IDLE+POWERING_DOWN",
+        # Slurm says so of each node that it switches on, until its slurmd is there.
+        "IDLE+CLOUD+NOT_RESPONDING+POWERING_UP",
+        "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP",
+        "IDLE+DYNAMIC_FUTURE",
+        "IDLE+BLOCKED",
+    ],
+)
 def test_states_of_nodes_that_are_well(state: str) -> None:
     assert not node_checks.is_unwell(state)
 
 
-@pytest.mark.parametrize("state", ["DOWN", "DOWN*", "IDLE*", "IDLE+DRAIN", "MIXED+DRAIN", "IDLE+NOT_RESPONDING", "FAIL", "UNKNOWN", "DOWN+CLOUD+POWERED_DOWN"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "DOWN",
+        "DOWN*",
+        "IDLE*",
+        "IDLE+DRAIN",
+        "MIXED+DRAIN",
+        "IDLE+NOT_RESPONDING",
+        "FAIL",
+        "UNKNOWN",
+        "DOWN+CLOUD+POWERED_DOWN",
+        "DOWN+CLOUD+NOT_RESPONDING+POWERING_UP",
+        "FUTURE",
+        "IDLE+CLOUD+NOT_RESPONDING",
+    ],
+)
 def test_states_of_nodes_that_are_not(state: str) -> None:
     assert node_checks.is_unwell(state)
 
@@ -565,6 +595,16 @@ def test_a_job_that_waits_is_given_up_with_the_reason_and_taken_back(kit: Callab
     assert re.search(r" --name=kit-doctor-\d+-\d+$", (without_slurm / "cancelled").read_text())
 
 
+def test_of_a_cluster_that_is_switched_off_it_is_said_what_starts_its_nodes(kit: Callable, without_slurm: Path) -> None:
+    slurm(without_slurm, "exit 1")
+    asleep = "State=IDLE+CLOUD+POWERED_DOWN "
+    (without_slurm / "scontrol").write_text(SCONTROL.replace("State=IDLE ", asleep, 1).replace("State=DOWN* ", asleep))
+    done = kit("doctor", check=False, PATH=str(without_slurm), timeout_s=30)
+    assert "FAIL login: asking: no compute node was looked into (no node is free to be asked)" in done.stdout
+    assert "a job switches some on, such as srun --nodes=2 true: then ask again" in done.stdout
+    assert "node[1-2]: state: not checked: it is in use, switched off, or planned for another job" in done.stdout
+
+
 WANTS_GPUS = "Unable to allocate resources: this partition is for jobs with GPUs"
 
 
@@ -737,6 +777,7 @@ def test_free_nodes_that_are_not_asked_are_left_for_a_job(needed: int, problem: 
         ("=MIXED", "=MIXED RealMemory=64000 AllocMem=63000", {"node1", "node2"}),
         ("=MIXED", "=MIXED RealMemory=1 AllocMem=0", {"node1", "node2"}),  # memory is not given to jobs
         ("State=IDLE ", "State=IDLE+PLANNED ", {"node1"}),
+        ("State=IDLE ", "State=IDLE+BLOCKED ", {"node1"}),  # by a job that has its part of the topology to itself
         ("State=IDLE Partitions=cpu\n", "State=ALLOCATED Partitions=cpu\n", {"node1"}),
     ],
 )

@@ -12,7 +12,9 @@ from kit.slurm import gpu_request
 
 OLDEST_BASH = (4, 4)
 CLOCK_S, CLOCK_WRONG_S = 1.0, 60.0
-UNWELL = re.compile(r"DOWN|DRAIN|FAIL|ERROR|UNKNOWN|FUTURE|NOT_RESPONDING|INVAL|BLOCKED|\*")
+UNWELL = re.compile(r"DOWN|DRAIN|FAIL|ERROR|UNKNOWN|FUTURE|NOT_RESPONDING|INVAL|\*")
+# What sounds like it, of nodes that Slurm switches off and on again, or added while it ran.
+_WELL = re.compile("POWER(ED|ING)?_DOWN|NOT_RESPONDING(?=.*POWERING)|DYNAMIC_FUTURE")
 SHM_LITTLE_MIB, SHM_SOME_MIB = 64, 1024  # an engine's default; NCCL and DataLoader want more
 ENOUGH = {"nofile": (1024, 4096), "nproc": (1024, 4096)}  # {limit: (few, some)}
 PINNED_KIB = 64 * 1024  # KIT_LEAST_LOCKED of lib/fabric.sh
@@ -20,7 +22,7 @@ PINNED_KIB = 64 * 1024  # KIT_LEAST_LOCKED of lib/fabric.sh
 
 def is_unwell(state: str) -> bool:
     """Return True if Slurm starts no job on a node of this state; saving power is well."""
-    return bool(UNWELL.search(re.sub("POWER(ED|ING)?_DOWN", "", state)))
+    return bool(UNWELL.search(_WELL.sub("", state)))
 
 
 @check("state")
