@@ -66,6 +66,23 @@ def test_partitions_and_their_nodes_are_read(slurm_says) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "exclusive"),
+    [
+        ("OverSubscribe=EXCLUSIVE", True),
+        ("Exclusive=NODE OverSubscribe=NO", True),
+        ("Exclusive=TOPO OverSubscribe=NO", True),
+        ("Exclusive=USER OverSubscribe=NO", False),
+        ("Exclusive=NO OverSubscribe=YES:4", False),
+    ],
+)
+def test_a_partition_that_shares_no_nodes_is_known_in_the_words_of_each_slurm(words: str, exclusive: bool, slurm_says) -> None:
+    """Since 26.05 it has a word of its own: src/api/partition_info.c."""
+    slurm_says("sinfo", SINFO)
+    slurm_says("scontrol", f"PartitionName=gpu {words} State=UP\n")
+    assert facts.ask()["gpu"].exclusive == exclusive
+
+
+@pytest.mark.parametrize(
     "text, expected",
     [
         ("30", 1800),

@@ -137,6 +137,7 @@ def _partition(fields: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
     allowed, denied = fields.get("AllowAccounts", "ALL"), fields.get("DenyAccounts")
     for_all = _is_in_group(fields.get("AllowGroups", "ALL"))
     shown = sum(kind.count for kind in kinds)
+    is_whole = fields.get("Exclusive") in ("NODE", "TOPO")  # since 26.05
     return Partition(
         name=fields["PartitionName"],
         kinds=kinds,
@@ -147,7 +148,7 @@ def _partition(fields: dict[str, str], kinds: tuple[Kind, ...]) -> Partition:
         memory_limit_mb=_number(fields.get("MaxMemPerNode", "")),
         accounts=None if allowed == "ALL" else tuple(allowed.split(",")),
         denied_accounts=tuple(denied.split(",")) if denied else (),
-        exclusive=fields.get("OverSubscribe", "").startswith("EXCLUSIVE"),
+        exclusive=is_whole or fields.get("OverSubscribe", "").startswith("EXCLUSIVE"),
         complete=fields.get("TotalNodes", str(shown)) == str(shown),
         preempt=fields.get("PreemptMode", "OFF"),
         cpus_per_gpu="DefCpuPerGPU=" in fields.get("JobDefaults", ""),
