@@ -232,6 +232,16 @@ def test_a_tmp_that_each_job_has_for_itself_is_no_place_for_containers(has_disk:
     assert written[at - 1 : at + 1] == lines
 
 
+@pytest.mark.parametrize("disk", ["/opt/dlami/nvme", "/mnt/localssd", "/mnt/localdisk", "/mnt/resource", "/raid"])
+def test_the_large_disk_of_a_machine_in_a_cloud_is_found(disk: str, slurm, init, tmp_path: Path) -> None:
+    site = slurm("cpus")
+    change(site, "node", "/local\t/local\tyes", f"{disk}\t{disk}\tyes")
+    change(site, "node", "/tmp\tyes\ttmpfs\t93750", "/tmp\tyes\text4\t93750")
+    init(site)
+    assert f" look={disk} " in (site / "asked").read_text()
+    assert f"\nscratch: {disk}\n" in files(tmp_path)["hydra.yaml"]
+
+
 AZURE = "c01\tchassis\t7783-7084-3265-9085-8269-3286-77\n"
 GOOGLE = "c01\tchassis\tGoogle\n"  # a tag of another cloud
 IMEX = "c01\tdevices\t/dev/nvidia-caps-imex-channels\n"

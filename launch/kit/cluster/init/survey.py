@@ -19,7 +19,10 @@ from kit.slurm import gpu_request, sbatch_variables
 
 # Variables and places of folders that all nodes share, or of a node's own disk.
 VARIABLES = ("HOME", "SCRATCH", "WORK", "PROJECT", "LOCAL_SCRATCH", "TMPDIR")
-LOCAL = "/local /localscratch /local_scratch /scratch /nvme /mnt/nvme /mnt/local".split()
+LOCAL = """
+    /local /localscratch /local_scratch /scratch /nvme /mnt/nvme /mnt/local /raid
+    /opt/dlami/nvme /mnt/localssd /mnt/localdisk /mnt/resource
+""".split()  # the last ones of AWS, Google, Oracle and Azure
 ASKED = ("account", "qos", "constraint", "wckey")  # what a site may want of every job
 TEMPORARY = "/tmp"  # noqa: S108 - where containers go unless a profile says otherwise
 
