@@ -326,7 +326,7 @@ def test_links_of_an_image_in_the_place_of_kits_own_files_lead_to_no_file_of_the
     assert (thesis.read_text(), thesis.stat().st_mtime) == ("years of work\n", 0)
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "lustre", "gpfs", "panfs", "ceph", "fuse.ceph-fuse", "cifs", "smb3", "afs", "beegfs", "wekafs"])
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "gpfs", "panfs", "ceph", "fuse.ceph-fuse", "cifs", "smb3", "afs", "beegfs", "wekafs", "virtiofs"])
 def test_containers_on_a_network_file_system_are_refused(node: Node, kind: str) -> None:
     stub(node.folder / "bin", "df", f'if [[ "$1" == --output=fstype ]]; then printf "Type\\n{kind}\\n"; else exec {shutil.which("df")} "$@"; fi\n')
     shared = node.folder / "home" / "enroot"

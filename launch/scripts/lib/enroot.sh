@@ -39,7 +39,7 @@ enroot::is_own() { [[ -O "$1" && "$(stat -c %u -- "${1%/}")" == @(0|"${UID}") ]]
 # Past a few nodes, enroot's lock inside a container on a shared file system times out.
 enroot::is_remote() {
   case "$(df --output=fstype -- "$1" | tail -n 1)" in # stat knows no more than the numbers of some
-    nfs* | lustre | gpfs | beegfs* | fhgfs | *ceph* | panfs | pvfs* | orangefs | smb* | cifs | afs | weka* | vast* | dvs | *gluster* | fuse.sshfs | fuse.juicefs) return 0 ;;
+    nfs* | lustre | gpfs | beegfs* | fhgfs | *ceph* | panfs | pvfs* | orangefs | smb* | cifs | afs | weka* | vast* | dvs | virtiofs | *gluster* | fuse.sshfs | fuse.juicefs) return 0 ;;
     *) return 1 ;;
   esac
 }
