@@ -115,6 +115,25 @@ def test_nothing_is_said_of_a_job_that_may_start(text: str, slurm: Path, project
     assert submit(capsys, job(project, text)) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("most", "text", "said"),
+    [
+        (1024, "nodes: 60\nslurm: {partition: cpu}", ""),
+        (1024, "nodes: 2\ngpus_per_node: 8\nslurm: {partition: empty}", ""),
+        (1024, "nodes: 2\nslurm: {partition: empty}\ntime: 9-00:00:00", "lets a job run for"),
+        (1, "nodes: 2\nslurm: {partition: empty}", "partition empty has no nodes"),
+        (1, "nodes: 60\nslurm: {partition: cpu}", "partition cpu has 40 nodes, and the job asks for 60"),
+    ],
+)
+def test_where_nodes_may_join_what_a_partition_has_now_is_no_reason(most: int, text: str, said: str, slurm: Path, project: Path, capsys) -> None:
+    """Slinky's pods become nodes when jobs wait for them: Slurm takes such a job, and keeps it."""
+    with (slurm / "config.txt").open("a") as config:
+        config.write(f"MaxNodeCount            = {most}\n")
+    site_slurm.stand_in(slurm, "scontrol", site_slurm.COMMANDS["scontrol"].replace("*config)", "*'show node'*) echo NodeName=n1 ;; *config)"))
+    code, told = submit(capsys, job(project, text))
+    assert (code == 0, said in told, told == "") == (not said, True, not said)
+
+
 def test_a_sound_job_costs_two_calls_and_only_submission_asks(slurm: Path, project: Path, capsys) -> None:
     submit(capsys, job(project, "nodes: 2"))
     assert site_slurm.calls(slurm) == ["scontrol", "sinfo"]

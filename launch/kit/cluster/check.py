@@ -1,8 +1,8 @@
 """Compare a job with what its cluster has, before it is submitted.
 
 A job that could never start is an error, a wasteful one gets a warning. This takes two calls to
-Slurm at the same time, and others only for a job that names an account, wants MPI, or a runtime
-that is a plug-in of Slurm's.
+Slurm at the same time, and others only for a job that does not fit, names an account, wants MPI, or
+a runtime that is a plug-in of Slurm's.
 Nothing is said about a fact that is not certain: sbatch decides then. `kit render` checks nothing.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from typing import Optional
 
 from kit import slurm
@@ -81,6 +82,9 @@ class HeaderCheck:
             one_rank_per_gpu=self.job.processes_per_node == wanted.gpus,
         )
         judged = [(partition, fits.violations(partition, wanted)) for partition in partitions]
+        if judged and all(reasons for _, reasons in judged) and facts.nodes_may_join(PATIENCE_S):
+            partitions = [replace(partition, complete=False) for partition in partitions]
+            judged = [(partition, fits.violations(partition, wanted)) for partition in partitions]
         fitting = [partition for partition, violations in judged if not violations]
         if fitting:
             self._warn_of_costs(fitting, wanted)

@@ -113,6 +113,14 @@ def config(within_s: float) -> dict[str, str]:
         return {}
 
 
+def nodes_may_join(within_s: float) -> bool:
+    """Return True if Slurm has room for nodes that it does not know yet: a site may add some."""
+    most = config(within_s).get("MaxNodeCount", "")  # else the number of those in slurm.conf
+    with suppress(KitError):
+        return most.isdecimal() and int(most) > len(slurm.all_nodes())
+    return False
+
+
 def has_private_tmp(config: dict[str, str]) -> bool:
     """Return True if each job has a /tmp of its own, by what Slurm says of its configuration."""
     kinds = (config.get(name, "") for name in ("JobContainerType", "NamespaceType"))

@@ -17,7 +17,7 @@ REASONS = {
     "JobHeldAdmin": "an administrator holds it",
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition takes no jobs",
-    "PartitionNodeLimit": "it asks for more nodes than its partition gives: it will never start",
+    "PartitionNodeLimit": "it asks for more nodes than its partition has, or gives one job",
     "PartitionTimeLimit": "it asks for more time than its partition gives: it will never start",
     "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
     "Reservation": "its reservation has not begun",
