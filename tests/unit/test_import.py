@@ -872,6 +872,7 @@ def test_a_default_of_a_function_is_known() -> None:
         "./a; cp x y": "after the program in a `script`: `if [[ $RANK == 0 ]]",
         "srun --label --cpu-bind=none -K --kill-on-bad-exit=1 ./a": "--label, --cpu-bind, --kill-on-bad-exit of srun",
         "srun --gpu-bind=closest ./a": "--gpu-bind=closest",
+        "srun --auto-resume=1 ./a": "--auto-resume=1: with `max_restarts` and `spares` kit starts the ranks again",
         "M=0xfe,0xfe00\nsrun --cpu-bind=v,mask_cpu=$M ./a": "--cpu-bind=v,mask_cpu=0xfe,0xfe00: kit gives each rank the next CPUs of its node; to bind by hand",
         "srun --hint=nomultithread ./a": "--hint=nomultithread",
         "srun --mem=20G ./a": "--mem=20G",

@@ -61,8 +61,10 @@ _PLACES = re.compile("(?:map|mask)_(?:cpu|ldom)")
 _PORT = re.compile(r"--(main|master|main[-_]process)[-_]port\Z")
 
 
-def of_binding(name: str, value: str) -> str:
-    """Return what becomes of an option that binds tasks as only the site knows; "" for others."""
+def of_site(name: str, value: str) -> str:
+    """Return what becomes of an option that only the site knows, or binds so; "" for others."""
+    if name == "auto-resume":  # of SageMaker HyperPod's plug-in
+        return "with `max_restarts` and `spares` kit starts the ranks again: docs/restarts.md"
     if name == "gpu-bind":
         return "each rank sees all GPUs of its node with kit"
     if name in ("cpu-bind", "cpu_bind") and _PLACES.search(value):

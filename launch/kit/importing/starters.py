@@ -192,7 +192,7 @@ class Starters:
             self.decide("srun --multi-prog starts several programs: kit starts one")
         elif name in ("cpus-per-task", "gres", "gpus", "gpus-per-node", "gpus-per-task"):
             self._resources(name, value, f"--{name}={shown} was for this step")
-        elif way := starter_options.of_binding(name, value):
+        elif way := starter_options.of_site(name, value):
             self.decide(f"--{name}={shown}: {way}")
         elif name == "time":
             self.decide(f"--time={shown} ended this step: `time` is that of the whole job")
