@@ -22,6 +22,8 @@ REASONS = {
     "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
     "Reservation": "its reservation has not begun",
     "Licenses": "it waits for a licence",
+    "MaxPoweredUpNodes": "the cluster lets no more nodes be switched on at once",
+    "NvidiaImexChannels": "all channels between the GPUs of a rack (IMEX) are in use",
     "NodeDown": "a node that it needs is down",
     "BadConstraints": "no node has what it asks for: it will never start",
     "InvalidAccount": "its account is not valid: it will never start",
