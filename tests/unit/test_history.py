@@ -137,6 +137,7 @@ TOO_LITTLE = "it asks for less than its quality of service demands: it will neve
         *(("PENDING", limit, LIMIT) for limit in ("QOSGrpGRES", "AssocMaxCpuPerNode", "AssociationJobLimit", "QOSMaxGRESPerUser")),
         *(("PENDING", f"QOSMin{limit}", TOO_LITTLE) for limit in ("GRES", "CpuNotSatisfied")),
         ("PENDING", "MaxMemPerLimit", ""),
+        ("EXPEDITING", "NodeDown", "a node that it needs is down"),
         ("PENDING", "MaxPoweredUpNodes", "the cluster lets no more nodes be switched on at once"),
         ("PENDING", "PartitionNodeLimit", "it asks for more nodes than its partition has, or gives one job"),
     ],

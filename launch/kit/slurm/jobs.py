@@ -20,8 +20,9 @@ FINAL = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY"
     " REVOKED LAUNCH_FAILED RECONFIG_FAIL".split()
 )
-# It waits for its start; all but the first are held, until somebody releases the job.
-WAITING = frozenset(("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+# It waits for its start, in the second state before all others (`requeue: expedite`, 25.11 and
+# later); the rest are held, until somebody releases the job.
+WAITING = frozenset(("PENDING", "EXPEDITING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array
 # As squeue and sacct write those of an array's waiting tasks, too.
 _IDS = re.compile(rf"{ID.pattern}|[0-9]{{1,18}}_\[[0-9,:%-]*\]?")
