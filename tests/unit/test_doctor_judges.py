@@ -629,6 +629,17 @@ def test_where_a_site_takes_no_job_without_gpus_the_nodes_are_asked_with_one(
     assert [item["check"] for item in found["findings"] if item["node"] == "login" and item["verdict"] == FAIL] == ([] if is_asked else ["asking"])
 
 
+@pytest.mark.parametrize(("memory", "is_wanted"), [("RealMemory=64000 AllocMem=0 ", True), ("RealMemory=1 AllocMem=0 ", False)])
+def test_memory_is_asked_for_only_where_slurm_knows_of_some(memory: str, is_wanted: bool, kit: Callable, without_slurm: Path) -> None:
+    """It refuses a job that asks for more than RealMemory, which is 1 by default."""
+    refusal = "{ echo 'srun: error: Unable to allocate resources: Memory specification can not be satisfied' >&2; exit 1; }"
+    answer = 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"'
+    slurm(without_slurm, f'[[ " $* " {"==" if is_wanted else "!="} *" --mem=500M "* ]] || {refusal}; {answer}')
+    (without_slurm / "scontrol").write_text(SCONTROL.replace("State=IDLE ", f"{memory}State=IDLE ", 1))
+    found = json.loads(kit("doctor", "--runtime", "none", "--json", check=False, PATH=str(without_slurm), timeout_s=60).stdout)
+    assert found["nodes"]["node1"]["answered"], found["findings"]
+
+
 def test_where_a_site_wants_the_type_of_gpu_the_nodes_of_each_type_are_asked_alone(kit: Callable, without_slurm: Path) -> None:
     refusal = "echo 'srun: error: Unable to allocate resources: name the type of GPU' >&2; exit 1"
     slurm(

@@ -48,6 +48,7 @@ class NodeFacts(NamedTuple):
     gres: str  # as Slurm has it: gpu:a100:4(S:0-1)
     partitions: list[str]
     features: list[str]  # those that it has now
+    memory_mb: int  # 1 where slurm.conf does not say; then no job may ask for any
     free_mb: Optional[int]  # memory that no job has; None where jobs are given none
 
 
@@ -59,6 +60,7 @@ def all_nodes() -> list[NodeFacts]:
         facts = dict(reversed(re.findall(rf"(?:^| )({names})=(\S*)", line)))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]
+        memory = facts.get("RealMemory", "")
         if "NodeName" in facts:
             found.append(
                 NodeFacts(
@@ -69,7 +71,8 @@ def all_nodes() -> list[NodeFacts]:
                     gres=facts.get("Gres", ""),
                     partitions=partitions,
                     features=facts.get("ActiveFeatures", "").split(","),
-                    free_mb=_free_mb(facts.get("RealMemory", ""), facts.get("AllocMem", "")),
+                    memory_mb=int(memory) if memory.isdecimal() else 1,
+                    free_mb=_free_mb(memory, facts.get("AllocMem", "")),
                 )
             )
     return found

@@ -9,7 +9,7 @@ from typing import IO
 from kit.base.errors import KitError, warn
 from kit.slurm import client, hostlist, sentences
 
-SHORT_JOB_MB = 500  # memory of the job of begin_on_nodes on each node
+SHORT_JOB_MB = 500  # enough memory for the job of begin_on_nodes on each node
 STARTED = 50  # nodes on which Slurm starts a step's tasks in a second, at least
 
 
@@ -73,7 +73,7 @@ def begin_on_nodes(
     """Start a command on each of the nodes, as one short job; its input goes to all of them."""
     # Where one node fails, the others are to go on.
     steady = "--no-kill --kill-on-bad-exit=0 --wait=0".split()
-    short = f"--cpu-bind=none --chdir=/ --export=ALL --time=5 --mem={SHORT_JOB_MB}M".split()
+    short = "--cpu-bind=none --chdir=/ --export=ALL --time=5".split()
     shape = [*_one_task_on_each(_list_of(nodes), len(nodes)), *steady, *short]
     pipe = subprocess.PIPE
     # A session of its own: Ctrl-C is for kit, which ends the job.

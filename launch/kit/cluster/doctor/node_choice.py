@@ -51,6 +51,8 @@ def choose(cluster: Inquiry, nodelist: Optional[str], most: Optional[int]) -> di
         _may_get(node.features, constraint) for node in chosen
     ):
         del places["constraint"]  # else Slurm might refuse the nodes, which are named
+    if all(node.memory_mb >= slurm.SHORT_JOB_MB for node in chosen):
+        places["mem"] = f"{slurm.SHORT_JOB_MB}M"  # else Slurm might give it all that a node has
     return {node.name: node.address for node in chosen}
 
 
