@@ -388,6 +388,8 @@ def for_a_node(answers: str) -> tuple[list[str], str]:
         ("node1 mixed\\nnode2 mixed*\\nnode3 idle", "node2 state mixed*"),
         ("node1 mixed\\nnode2 failing\\nnode3 idle", "node2 state failing"),
         ("node1 mixed\\nnode2 mixed\\nnode3 idle", ""),
+        ("node1 completing\\nnode2 idle%%\\nnode3 allocated!", "node2 state being switched off"),  # AWS ParallelCluster's of a machine that is gone
+        ("node1 mixed\\nnode2 draining!\\nnode3 allocated#", ""),
     ],
 )
 def test_of_the_nodes_that_slurm_has_given_up_each_is_named(states: str, lost: str) -> None:

@@ -190,6 +190,12 @@ def test_states_are_read_from_scontrol(line: str, state: str, code: int, active:
     assert (found.name, found.exit_code, found.active, found.nodes) == (state, code, active, "n[1-2]")
 
 
+def test_the_nodes_of_a_failed_job_that_are_gone_are_told_from_the_others(stub) -> None:
+    gone = ["n1 down", "n2 failing", "n3 mixed*", "n4 idle%", "n5 completing!", "n6 idle~"]
+    stub("sinfo", f"printf '%s\\n' {' '.join(map(repr, [*gone, 'n7 idle', 'n8 mixed', 'n9 allocated#']))}")
+    assert slurm.down_nodes("n[1-9]") == [line.split()[0] for line in gone]
+
+
 def test_a_job_that_slurm_has_forgotten_is_none(stub) -> None:
     stub("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert slurm.state("5") is None

@@ -106,10 +106,11 @@ def reservation(names: str) -> Reservation:
 
 
 def down_nodes(nodes: str) -> list[str]:
-    """Return those of the nodes that Slurm holds for dead."""
+    """Return those of the nodes of a job that Slurm holds for dead, or switches off."""
     sinfo = ["sinfo", "--all", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"]
     lines = client.run(sinfo).stdout.split("\n")
-    return sorted({line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)})
+    is_dead = re.compile(r" (down|fail|\S*\*|(idle|completing)[!%~]$)")
+    return sorted({line.split()[0] for line in lines if is_dead.search(line)})
 
 
 def config(within_s: float = client.PATIENCE_S) -> dict[str, str]:
