@@ -46,6 +46,8 @@ def test_a_partition_with_limits_of_its_own_is_judged_by_them() -> None:
 
 def test_what_is_not_known_is_not_judged() -> None:
     assert misfits(Partition("cloud", (), complete=False), nodes="99", gpus_per_node="9") == []
+    cloud = Partition("cloud", (), complete=False, most_nodes=2)  # a limit, which is known
+    assert (misfits(cloud, nodes="2", gpus_per_node="9"), misfits(cloud, nodes="3")) == ([], [("nodes", "`nodes: 2`")])
     assert misfits(Partition("empty", ())) == [("partition", "")]
     assert misfits(Partition("x", (Kind(1, 4, 1),)), mem="9000G") == []  # 1 is what Slurm has where nobody told it
 

@@ -50,6 +50,8 @@ def violations(partition: Partition, asked: ResourceRequest) -> list[Violation]:
         if not any(alone):  # the combination is to blame only if each request alone is possible
             kinds = tuple(kind for kind in kinds if suits(kind, asked))
         found += [*alone, _nodes(partition, asked, kinds)]
+    else:  # as many suit as it asks for, as far as is known
+        found.append(_nodes(partition, asked, (Kind(asked.nodes, 0, 0),)))
     return [violation._replace(partition=partition.name) for violation in found if violation]
 
 
