@@ -52,8 +52,8 @@ def left_out(path: str) -> tuple[Bad, ...]:
     Clusters may share the record, and sbatch refuses a job that leaves out an unknown node.
     """
     noted = bad(path)
-    known = slurm.node_names(PATIENCE_S) if noted else []
-    return tuple(node for node in noted if not known or node.name in known)
+    known = slurm.node_names(PATIENCE_S) if noted else set()
+    return tuple(node for node in noted if known is None or node.name in known)
 
 
 def forget(path: str, name: str) -> bool:

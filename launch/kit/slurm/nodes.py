@@ -19,12 +19,12 @@ def partitions(within_s: float) -> list[str]:
     return []
 
 
-def node_names(within_s: float) -> list[str]:
-    """Return the names of all nodes; none if Slurm does not answer in time."""
+def node_names(within_s: float) -> Optional[set[str]]:
+    """Return the names of all nodes; None if Slurm does not answer in time."""
     with contextlib.suppress(KitError):
         command = ["sinfo", "--all", "--noheader", "--Node", "--format=%N"]
-        return sorted(set(client.run(command, within_s=within_s).stdout.split()))
-    return []
+        return set(client.ask(command, within_s=within_s).split())
+    return None
 
 
 def job_partitions(named: str) -> tuple[str, Optional[int]]:
