@@ -44,11 +44,12 @@ def test_a_bad_node_is_left_out_of_the_next_job_with_its_last_reason(noted: Path
         ("printf 'node%s\\n' 1 2 3", (), "", ["node3"]),
         ("printf 'other%s\\n' 1 2 3", (), "", []),
         ("true", (), "", []),
+        ("printf 'node%s   \\n' '3  idle+cloud+powered_down' '5  down+powered_down' 6", (), "", ["node5"]),
         ("echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1", (), "", ["node3,node5"]),
         ("printf 'node%s\\n' 1 2 3", ("--slurm", "clusters=other"), "", []),
         ("printf 'node%s\\n' 1 2 3", (), "other", []),
     ],
-    ids=["this cluster", "another cluster", "no node at present", "no answer", "a job for another cluster", "a shell for another cluster"],
+    ids=["this cluster", "another cluster", "no node at present", "of a cloud", "no answer", "a job for another cluster", "a shell for another cluster"],
 )
 def test_nodes_of_another_cluster_are_not_left_out(
     knows: str, options: tuple[str, ...], clusters: str, left_out: list[str], noted: Path, tmp_path: Path, kit

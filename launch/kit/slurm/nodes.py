@@ -20,10 +20,15 @@ def partitions(within_s: float) -> list[str]:
 
 
 def node_names(within_s: float) -> Optional[set[str]]:
-    """Return the names of all nodes; None if Slurm does not answer in time."""
+    """Return the names of all nodes; None if Slurm does not answer in time.
+
+    Without those of a cloud that are switched off: each is another machine when it is on again.
+    """
     with contextlib.suppress(KitError):
-        command = ["sinfo", "--all", "--noheader", "--Node", "--format=%N"]
-        return set(client.ask(command, within_s=within_s).split())
+        columns = "--Format=NodeList:100,StateComplete:100"
+        command = ["sinfo", "--all", "--noheader", "--Node", columns]
+        rows = [line.split() for line in client.ask(command, within_s=within_s).splitlines()]
+        return {row[0] for row in rows if row and not re.search("cloud.*power", " ".join(row[1:]))}
     return None
 
 
