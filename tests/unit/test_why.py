@@ -225,7 +225,24 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("lightning.fabric.utilities.exceptions.MisconfigurationException: No supported gpu backend found!", "no-driver"),
     ("MisconfigurationException: `CUDAAccelerator` can not run on your system since the accelerator is not available.", "no-driver"),
     ("pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found", "no-driver"),
-    ("ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32", "dtype-mismatch"),
+    ("ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32", "fsdp-units"),
+    ("train.sh: line 20: 12345 Killed                  python train.py", "killed"),
+    ("train.sh: line 20: 12345 Aborted                 (core dumped) python train.py", "aborted"),
+    ("AssertionError: FSDP expects uniform original parameter dtype but got {torch.float32, torch.bfloat16}", "fsdp-units"),
+    ("RuntimeError: mat2 must be a matrix, got 1-D tensor", "weights-are-sharded"),
+    ("RuntimeError: size mismatch, got input (8), mat (8x896), vec (0)", "weights-are-sharded"),
+    ("RuntimeError: Tensors must be CUDA and dense", "cpu-tensor-in-nccl"),
+    ("RuntimeError: CUDA error: initialization error\nCUDA kernel errors might be asynchronously reported at some other API call", "cuda-in-a-fork"),
+    ("RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:212] ss1.ss_family == ss2.ss_family. 2 vs 10", "cannot-connect"),
+    ("torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error, NCCL version 2.20.5\nncclSystemError: System call failed.\nLast error:\nsocketStartConnect: Connect to 169.254.0.1<40815> failed : Software caused connection abort", "cannot-connect"),
+    ("RuntimeError: Failed to unpickle serialized exception", "ray-exception-lost"),
+    ("[2025-03-10 14:02:41,250 E 34412 34412] core_worker.cc:513: Failed to register worker to Raylet: IOError: [RayletClient] Unable to register worker with raylet. No such file or directory", "ray-not-started"),
+    ("[2024-07-10 15:24:06,819 E 2474 2474] core_worker.cc:251: Failed to register worker 01000000ffffffffff to Raylet. IOError: [RayletClient] Unable to register worker", "ray-not-started"),
+    ("logging.cc:108: Unhandled exception: N5boost10wrapexceptINS_6system12system_errorEEE. what(): thread: Resource temporarily unavailable [system:11]", "too-many-processes"),
+    ("Floating point exception (core dumped)", "arithmetic-fault"),
+    ("malloc_consolidate(): unaligned fastbin chunk detected", "heap-damaged"),
+    ("free(): invalid pointer", "heap-damaged"),
+    ("double free or corruption (!prev)", "heap-damaged"),
     ("ops.MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)", "cuda-toolkit-missing"),
     ("ops.CUDAMismatchException: >- Op Builder: Installed CUDA version 12.2 does not match the version torch was compiled with 11.7", "cuda-toolkit-missing"),
     ("RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)", "cuda-toolkit-missing"),
@@ -627,6 +644,8 @@ def test_of_two_messages_in_one_log_that_weigh_the_same_the_later_one_is_the_cau
     [
         (["nvidia-container-cli: initialization error: nvml error: driver not loaded", "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1"], "no-driver", 0),
         (["nvidia-container-cli: mount error: mount operation failed: permission denied", "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1"], "gpu-hook-failed", 0),
+        (["nvidia-container-cli: initialization error: open failed: /proc/self/ns/mnt: permission denied", "[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1"], "gpu-hook-failed", 0),
+        (["enroot-nsenter: failed to create user namespace: Permission denied"], "no-user-namespaces", 0),
         (["[INFO] Querying registry for permission grant", "[ERROR] URL https://registry.example.org/v2/a/manifests/1 returned error code: 401 Unauthorized"], "image-refused", 1),
         (["[INFO] Fetching image manifest list", "[ERROR] URL https://registry-1.docker.io/v2/a/manifests/1 returned error code: 429 Too Many Requests"], "image-refused", 1),
         (["[ERROR] URL https://registry.example.org/v2/a/manifests/1 returned error code: 404 Not Found"], "image-missing", 0),
@@ -643,6 +662,23 @@ def test_where_pyxis_starts_no_container_the_cause_is_what_enroot_said(said: lis
     event_lines.add(run / "log/7", "batch", "ends", code=1)
     found = report.why(str(run))
     assert (found.cause, found.line) == (cause, f"slurmstepd: error: pyxis:     {said[shown]}")
+
+
+@pytest.mark.parametrize(
+    ("said", "cause", "shown"),
+    [
+        ("nvidia-container-cli: initialization error: open failed: /proc/self/ns/mnt: permission denied\n[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1\n", "gpu-hook-failed", 0),
+        ("mkdir: no\n[ERROR] /etc/enroot/hooks.d/10-home.sh exited with return code 1\n[ERROR] Failed\n", "container-not-started", 2),
+        ("docker: Error response from daemon: error running prestart hook #0: Using requested mode 'cdi'\ninvoking the NVIDIA Container Runtime Hook directly is not supported.\n", "no-driver", 1),
+        ("ERROR  : Failed invoking the NEWUSER namespace runtime: Invalid argument\nABORT  : Retval = 255\n", "no-user-namespaces", 0),
+    ],
+    ids=["a hook of Enroot's", "another of Enroot's errors", "Docker's last line", "an old Singularity"],
+)  # fmt: skip
+def test_the_cause_of_a_container_that_did_not_start_is_the_line_with_the_reason(said: str, cause: str, shown: int, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {}, "srun: error: node1: task 0: Exited with exit code 1\n", {"node1": said})
+    event_lines.add(run / "log/7", "batch", "ends", code=1)
+    found = report.why(str(run))
+    assert (found.cause, found.line) == (cause, said.splitlines()[shown])
 
 
 @pytest.mark.parametrize(
