@@ -40,6 +40,15 @@ OWN = raised("KeyError: 'labels'")
 MISSED = raised(f"RuntimeError: {GLOO}", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "work.wait()")
 
 
+CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\n  exitcode  : 1 (pid: 7)\n  traceback : "
+NOTED = raised("KeyError: 'labels'").replace("\n", "\n  ") + "\n====\n"
+BY_TORCHRUN = raised(CHILD_FAILED + NOTED) + raised("subprocess.CalledProcessError: Command '['torchrun', 'train.py']' returned non-zero exit status 1.")
+
+
+def marked(mark: str, text: str) -> str:
+    return "".join(f"{mark}{line}\n" for line in text.splitlines())
+
+
 def differs(own: int, other: int, shape: str = "12", others: str = "10") -> str:
     """What torch 2.13 says, but for the tensors' further options."""
     of = "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[%s], TensorDtypes=Float, TensorDeviceTypes=TensorOptions())"
@@ -151,6 +160,13 @@ CASES = {
     "an exception that Python ignored": Case({0: (MISSED + "Exception ignored in: <f>\n" + raised("OSError: gone"), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "torch's marks before each line": Case({0: (re.sub("^", "[rank0]: ", MISSED.strip(), flags=re.MULTILINE), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "a watchdog aborts, with torch's C++ stack": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
+    "a watchdog aborts it while it ends by its exception": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN + WATCHDOG, "134 n1 0")}, 1, 134),
+    "a watchdog aborts it long after an exception": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN + "epoch 1\n" * 9 + WATCHDOG, "134 n1 0")}, 0, 134),
+    "what torchrun's --tee marks": Case({0: (marked("[default0]:[rank0]: ", MISSED), "1 n0 0"), 1: (marked("[rank0]:[rank0]: ", OWN), "1 n1 0")}, 1),
+    "loguru marks a frame": Case(
+        {0: (MISSED, "1 n0 0"), 1: (MISSED.replace("  File", "\n> File"), "1 n0 1"), 2: (OWN.replace("  File", "\n> File"), "1 n1 0")}, 2
+    ),
+    "a program that calls torchrun": Case({0: (MISSED + BY_TORCHRUN, "1 n0 0"), 1: (OWN + BY_TORCHRUN, "1 n1 0")}, 1),
     "an abort after a lost peer, with torch's C++ stack": Case({0: (MISSED + CPP_STACK, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "an abort some lines after a lost peer": Case({0: (MISSED + "a\nb\nc\nd\n", "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a lost peer in a traceback that Rich drew": Case({0: (boxed(f"RuntimeError: {GLOO}"), "1 n0 0"), 1: (OWN, "1 n1 0")}, 1),

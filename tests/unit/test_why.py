@@ -762,6 +762,24 @@ def test_what_the_program_says_of_what_it_got_over_is_not_the_cause_of_an_abort(
     assert report.why(str(run_directory(tmp_path / "run", {0: (f"{line}\nstep 4\n", "134 node1 0\n")}))).cause == "aborted"
 
 
+def test_nccl_names_a_network_that_it_does_not_find_where_the_plugin_has_failed(tmp_path: Path) -> None:
+    warned = "node1:71:71 [0] nccl_ofi_net_init:204 NCCL WARN NET/OFI Disabling shared memory failed: Protocol not available\n"
+    missing = traceback("torch.distributed.DistBackendError: NCCL error in: x.cpp:268, invalid usage\nLast error:\nError: network AWS Libfabric not found.")
+    for name, said in (("nccl-network-failed", warned), ("nccl-network-missing", "")):
+        assert report.why(str(run_directory(tmp_path / name, {0: (said + missing, "1 node1 0\n")}))).cause == name
+
+
+@pytest.mark.parametrize(("name", "cause"), [("node-a.local", "name-unknown"), ("node-b.local", "rendezvous-timeout")])
+def test_the_ranks_do_not_find_each_other_where_the_name_of_the_first_node_is_not_known(name: str, cause: str, tmp_path: Path) -> None:
+    warned = "".join(
+        f"[W402 socket.cpp:759] [c10d] The IPv{number} network addresses of ({name}, 47301) cannot be retrieved (gai error: -2 - Name or service not known).\n"
+        for number in (6, 4)
+    )
+    error = "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (node-a.local, 47301)."
+    found = report.why(str(run_directory(tmp_path / "run", {0: (warned + traceback(error), "1 node1 0\n")})))
+    assert found.cause == cause and (name in found.title) == (cause == "name-unknown"), str(found)
+
+
 def test_a_process_that_jax_ends_since_another_is_gone_is_not_at_fault(tmp_path: Path) -> None:
     ended = "F0926 17:26:32.07 71 client.h:77] Terminating process because the JAX distributed service detected fatal errors. Another task died\n"
     found = report.why(str(run_directory(tmp_path / "run", {0: (ended, "134 node1 0\n"), 1: (traceback("KeyError: 'rates'"), "1 node1 1\n")})))
@@ -924,8 +942,17 @@ ACCELERATE = (
     "    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)\nsubprocess.CalledProcessError: Command '['python', 'train.py']' {end}.\n"
 )
 BY_CODE = ACCELERATE.format(end="returned non-zero exit status 1")
+BY_TORCHRUN = traceback("subprocess.CalledProcessError: Command '['torchrun', '--nproc_per_node', '2', 'train.py']' returned non-zero exit status 1.")
+OF_RANK_0 = marked("[rank0]: ", traceback("AttributeError: 'Run' object has no attribute 'bar'"))
 OF_RANK_1 = marked("[rank1]: ", traceback("KeyError: 'labels'"))
 ALSO_KILLED = TORCHRUN.format(code=-6).replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 917)")
+NOTED = TORCHRUN.format(code=1).replace(  # where the program has torch.distributed.elastic.multiprocessing.errors.record
+    "  error_file: <N/A>\n", "  error_file: /tmp/error.json\n  traceback : " + traceback("KeyError: 'labels'").replace("\n", "\n  ") + "\n"
+)
+LOGURU = (
+    "2026-09-15 11:02:33 | ERROR    | __main__:<module>:41 - An error has been caught in function '<module>'\nTraceback (most recent call last):\n\n"
+    '> File "/home/me/train.py", line 41, in main\n    step(batch)\n         └ {}\n\n' + "KeyError: 'labels'\n"
+)
 CLOSING = "W0915 11:02:33.1 812 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 914 closing signal SIGTERM\n"
 GOT_ON = "[W] No space left on device\nModuleNotFoundError: No module named 'apex'\nRetry 1: 503 Server Error: Unavailable\n" + "step 3\n" * 10
 WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
@@ -947,9 +974,22 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         (GOT_ON + CLOSING * 9 + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
         (GOT_ON + ACCELERATE.format(end="died with <Signals.SIGKILL: 9>"), "killed", "died with <Signals.SIGKILL: 9>."),
         (GOT_ON + "terminate called after throwing\n" + CLOSING * 9 + TORCHRUN.format(code=-6), "aborted", "terminate called after throwing"),
-        (GOT_ON + TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
-        (TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
-        (GOT_OVER + TORCHRUN.format(code=3), "exception", "ChildFailedError:"),
+        (GOT_ON + TORCHRUN.format(code=3), "exit-code", "  exitcode  : 3 (pid: 915)"),
+        (TORCHRUN.format(code=3), "exit-code", "  exitcode  : 3 (pid: 915)"),
+        (GOT_OVER + TORCHRUN.format(code=3), "exit-code", "  exitcode  : 3 (pid: 915)"),
+        (TORCHRUN.format(code=-8), "arithmetic-fault", "  exitcode  : -8 (pid: 915)"),
+        (OF_RANK_1 + OF_RANK_0 + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
+        (OF_RANK_0 + OF_RANK_1 + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
+        (OF_RANK_0 + marked("[rank1]: ", traceback(PEER)) + TORCHRUN.format(code=1), "exception", "no attribute 'bar'"),
+        (OF_RANK_0 + marked("[rank2]: ", traceback("ValueError: no")) + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
+        (OF_RANK_1 + TORCHRUN.format(code=1) + BY_TORCHRUN, "exception", "KeyError: 'labels'"),
+        (TORCHRUN.format(code=-9) + BY_TORCHRUN, "killed", "  exitcode  : -9 (pid: 915)"),
+        (NOTED, "exception", "  KeyError: 'labels'"),
+        (traceback(PEER) + NOTED, "exception", "  KeyError: 'labels'"),
+        (OF_RANK_1 + marked("[rank0]: ", traceback(PEER)) + NOTED, "exception", "[rank1]: KeyError: 'labels'"),
+        (traceback("KeyError: 'labels'") + traceback(f"{PEER}\nncclRemoteError") * 2, "exception", "KeyError: 'labels'"),
+        (LOGURU, "exception", "KeyError: 'labels'"),
+        ("step 3\nan evaluation ended (exitcode: -9)\n" + traceback("KeyError: 'labels'"), "exception", "KeyError: 'labels'"),
         (GOT_OVER + ACCELERATE.format(end="returned non-zero exit status 3"), "exception", "exit status 3."),
         (traceback("subprocess.CalledProcessError: Command '['python', 'eval.py']' returned non-zero exit status 1."), "exception", "exit status 1."),
     ],
@@ -970,6 +1010,19 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         "an exit code, long after that",
         "an exit code",
         "an exit code, after another exception",
+        "SIGFPE",
+        "of two exceptions that of the rank that torchrun saw fail first",
+        "... also if it is the later one",
+        "... but not if that rank only missed another",
+        "... nor if a signal ended it",
+        "a program that calls torchrun",
+        "a program that calls torchrun, SIGKILL",
+        "what a process noted for torchrun",
+        "what a process noted for torchrun, of which only others speak",
+        "what a process noted for torchrun, and printed",
+        "processes that print no marks, of which two missed the first",
+        "loguru, which marks a frame",
+        "its own words of an exit code",
         "accelerate, an exit code",
         "no launcher",
     ],
@@ -982,6 +1035,56 @@ def test_the_cause_is_how_a_process_ended_that_a_launcher_in_the_program_reports
 def test_a_process_that_deepspeed_has_lost_is_the_cause_of_an_exit_code_that_says_nothing(tmp_path: Path) -> None:
     text = "step 3\n[2026-09-15 11:02:33,215] [ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py'] exits with return code = -9\n"
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, "247 node1 0\n")}))).cause == "killed"
+
+
+def test_of_what_deepspeeds_processes_raised_the_cause_is_the_one_that_does_not_miss_others(tmp_path: Path) -> None:
+    text = OF_RANK_1 + marked("[rank0]: ", traceback(PEER)) + "[ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py'] exits with return code = 1\n"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.line == "[rank1]: KeyError: 'labels'", str(found)
+
+
+def test_a_programs_own_words_of_an_exit_code_do_not_say_that_it_was_killed(tmp_path: Path) -> None:
+    text = "an evaluation ended, exitcode: -9\nan evaluation ended (exitcode: -9)\nleaving\n"
+    assert report.why(str(run_directory(tmp_path / "run", {0: (text, "3 node1 0\n")}))).cause == "exit-code"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (traceback("KeyError: 'labels'") + "{gone}{watchdog}", "exception"),
+        (traceback("KeyError: 'labels'") + "epoch 2\n" * 9 + "{watchdog}", "nccl-timeout"),
+        ("ERROR: bad sample\n" + traceback("KeyError: 'labels'") + "{watchdog}", "nccl-timeout"),
+        (traceback(PEER) + "{watchdog}", "nccl-timeout"),
+    ],
+    ids=["an exception", "one that it got over", "one that it logged", "one that missed others"],
+)
+def test_a_watchdog_that_aborts_a_rank_while_it_ends_by_an_exception_is_not_the_cause(text: str, cause: str, tmp_path: Path) -> None:
+    gone = "[W729 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67): Broken pipe\nException raised from sendBytes at x.hpp:653\nframe #0: c10 (0x7)\n\n"
+    watchdog = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n"
+    watchdog = (
+        f"[rank0]:[E117 ProcessGroupNCCL.cpp:523] [Rank 0] {watchdog}terminate called after throwing an instance of 'c10'\n  what():  [Rank 0] {watchdog}"
+    )
+    other = f"[rank1]:[E117 ProcessGroupNCCL.cpp:523] [Rank 1] {watchdog}"
+    run = run_directory(tmp_path / "run", {1: (other, "134 node1 1\n"), 0: (text.format(gone=gone, watchdog=watchdog), "134 node1 0\n")})
+    found = report.why(str(run))
+    assert found.cause == cause and (found.rank == 0 or cause != "exception"), str(found)
+
+
+def test_the_cause_is_the_process_for_which_lightning_kills_all_others(tmp_path: Path) -> None:
+    said = "[rank: 1] Child process with PID 12345 terminated with code {}. Forcefully terminating all other processes to avoid zombies\n"
+    for text, code, cause in (
+        (marked("[rank1]: ", traceback("KeyError: 'labels'")), 1, "exception"),
+        ("step 3\n", 1, "exit-code"),
+        ("step 3\n", -9, "killed"),
+    ):
+        found = report.why(str(run_directory(tmp_path / f"{cause}", {0: (text + said.format(code), "137 node1 0\n")})))
+        assert found.cause == cause, str(found)
+
+
+@pytest.mark.parametrize("mark", ["[rank0]: ", "[rank0]:[rank0]: ", "[default0]:[rank0]: ", "[default0]:"])
+def test_the_marks_of_torch_and_of_torchrun_before_each_line_are_no_part_of_an_exception(mark: str, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (marked(mark, traceback(TOO_LARGE)), "1 node1 0\n")})))
+    assert found.cause == "gpu-out-of-memory" and found.title.startswith(f"{TOO_LARGE}, at /home/me/train.py:41"), str(found)
 
 
 def test_a_process_of_vllm_may_be_one_of_ray(tmp_path: Path) -> None:

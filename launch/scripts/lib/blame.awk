@@ -55,8 +55,9 @@ function odd_one(  r, n, count, most, odd) {
 # Whether an exception ended rank r, with code c at time t: Python ends with 1 then, soon after a program has logged it.
 function is_exception(r, c, t) { return has[r] && c == 1 && !(is_logged[r] && t - time["rank" r ".out"] > 0.9) }
 # The grade of a rank that noted its end. The signals of FROM_OTHERS come when something else has ended; of the others, an abort may
-# have been a watchdog's of compiled code.
+# have been a watchdog's of compiled code, also of a rank that was about to end by an exception of its own.
 function grade_at_end(r, c, t) {
+  if (c == 134 && has[r] && !is_logged[r] && said_last[r] && grades[r] == OWN) return spoken[r] ? DOUBTFUL : OWN
   if (c == 134 && (last_words[r] ~ OTHERS_GONE || words[r] ~ OTHERS_GONE)) return GONE
   if (c == 134 && spoken[r]) return DOUBTFUL
   if (c > 128 && c !~ FROM_OTHERS) return OWN
@@ -102,13 +103,14 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
 }
 {
   count++
-  sub(/\r+$/, ""); sub(/.*\r/, ""); sub(/^\[rank[0-9]+\]: ?/, "")
+  sub(/\r+$/, ""); sub(/.*\r/, ""); sub(/^(\[(rank|default)[0-9]+\]: ?)+/, "")
   # An exception group is drawn in a box.
   if (/Exception Group Traceback/) boxed = 1
   else if (boxed && /^ *[|+]/) { sub(/^ *[|+]-?[+]?/, ""); sub(/^ /, "") }
   else boxed = 0
 }
 /\[[0-9]+\] NCCL INFO / { after++; noise++; next } # such as a plug-in that it does without
+/^  traceback : Traceback / { after++; noise++; next } # in torchrun's report, of what a process has said itself
 /Traceback \(most recent call last\)/ {
   after++
   if (before ~ /^Exception ignored/) { noise++; ignoring = 1; before = $0; next }
@@ -128,16 +130,16 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
 }
 {
   after++
-  is_noise = ignoring || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception ignored|^[-+| 0-9]*$|^\[[WE]|^  warnings\.warn/
+  is_noise = ignoring || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception (ignored|raised from )|^terminate called |^  what\(\): |^frame #|^[-+| 0-9]*$|^\[[WE]|^  warnings\.warn/
   if (is_noise || more > 0) noise++
   if (!is_noise) between++
   if (ignoring && $0 !~ /^ /) ignoring = 0
 }
-inside && /^[ \t|+]*File "/ { file = $0; next }
+inside && /^[ \t|+>]*File "/ { file = $0; next }
 # Rich draws a box around a traceback, in characters beyond ASCII. \033 begins a colour.
 inside && (/^[^!-~\033]/ || $0 == "") { next }
 # torchrun, in a program that starts it, says that a rank has failed: what that said itself stands above.
-inside && held != "" && !other_end && /ChildFailedError: *$/ {
+inside && held != "" && !other_end && /ChildFailedError: *$|^subprocess\.CalledProcessError: Command .*(torchrun|accelerate|deepspeed)/ {
   root = held; root_file = held_file; after = noise = count - held_at
   inside = settled = logged = fell = growing = chained = more = 0; before = $0
   next

@@ -82,9 +82,11 @@ class Cause:
         """Return the pattern of a name: Slurm's words, or <LOST BY SIGKILL> of a cause's code."""
         if not name.startswith("<LOST BY "):
             return _SLURMS_WORDS[name]
-        # torchrun and deepspeed, and accelerate, say so of a process that they have lost.
+        # torchrun and deepspeed, and accelerate, say so of a process that they have lost; a program
+        # speaks of exit codes, too.
         code, signal = 128 - self.codes[0], name[len("<LOST BY ") : -1]
-        reported = rf"exit(?:code *:|s with return code =) {code}\b"
+        reported = rf"^ *exitcode +: {code} \(pid|\(exitcode: {code}\) local_rank"
+        reported += rf"|exits with return code = {code}\b"
         return rf"{reported}|^subprocess[^\n]* died with <Signals\.{signal}"
 
 

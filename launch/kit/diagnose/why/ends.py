@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from kit.diagnose.hang import stacks
+from kit.diagnose.why import launchers
+from kit.diagnose.why.logs import Log
 
 BEGIN = "Traceback (most recent call last)"
 # Stand between chained tracebacks: https://docs.python.org/3/library/traceback.html
@@ -29,13 +31,14 @@ _POINTS_ABOVE = re.compile(
     "|An error occurred while generating the dataset"
 )
 _VLLM = re.compile(r"(^|/)vllm/")
+_LAUNCHER = re.compile(r"Command '[^\n]*\b(?:torchrun|accelerate|deepspeed|torch\.distributed)\b")
 _ACCELERATE = re.compile(r"(^|/)accelerate/commands/")
 # An exception ends Python with 1.
 _OTHER_END = re.compile(r"\(exitcode: (?!1\))|died with <Signals|exit status (?!1\.)")
 _OF_CONNECTION = re.compile("(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$")
 MESSAGE = 8  # lines to read of an exception's message after its first
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
-_FRAME = re.compile(r'\s*File "(.*)", line (\d+)(?:, in (.*))?$')
+_FRAME = re.compile(r'[\s>]*File "(.*)", line (\d+)(?:, in (.*))?$')  # > is loguru's
 # Rich draws a box around a traceback, and writes the exception below it.
 _BOX = ("│", "╰")
 _BOXED_FRAME = re.compile(r"│ (/.*):(\d+) in ")
@@ -44,11 +47,12 @@ _TYPE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s|$)|$)")
 # An exception without a traceback: sys.tracebacklimit = 0.
 _ALONE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*)?$")
 _NOISE = re.compile(
-    r"[Ww]arning|^Terminated|^Killed|^Exception ignored"
-    r"|^\s*$|^\[[WE]|^  warnings\.warn|^[-+| \d]+$"
+    r"[Ww]arning|^Terminated|^Killed|^Exception ignored|^\s*$|^\[[WE]|^  warnings\.warn"
+    r"|^[-+| \d]+$|^Exception raised from |^terminate called |^  what\(\): "
 )
 _LOGGED = re.compile("ERROR|CRITICAL|Exception in thread")
 _GROUP = re.compile(r"^\s*[|+] ?")
+_IN_REPORT = re.compile("^  (?:traceback : )?")  # of torchrun, with what a process noted
 # Ray puts the traceback of a task into the message of the exception that its caller gets.
 _RAY_TASK = re.compile(r"ray\.exceptions\.RayTaskError\(|(?:\x1b\[\d+m)?ray::.* \(pid=")
 
@@ -101,7 +105,8 @@ class Raised:
     def is_of_launcher(self) -> bool:
         """Return True if what the program starts its processes by says that one has failed."""
         if self.type == "subprocess.CalledProcessError":
-            return any(_ACCELERATE.search(frame.file) for frame in self.frames)
+            is_of_accelerate = any(_ACCELERATE.search(frame.file) for frame in self.frames)
+            return is_of_accelerate or bool(_LAUNCHER.search(self.text))
         return self.type.endswith("ChildFailedError")  # of torchrun
 
     @property
@@ -137,7 +142,30 @@ class End:
         `pause_s` is the time from the program's last output to its end: one that may only have been
         logged must be followed by the end.
         """
+        if code == 134 and self.is_last and not self.is_logged:
+            # While Python ended for it, a watchdog of compiled code lost patience.
+            return not self.chain[0].may_miss_others
         return bool(self.chain) and code in (None, 1) and not (self.is_logged and pause_s > 0.9)
+
+
+def of_log(log: Log) -> End:
+    """Return the end of a rank's log; where several ranks wrote into it, of the one at fault.
+
+    That is the one that torchrun saw fail first, or else the first of the others whose exception is
+    its own.
+    """
+    lines, writers = log.text.split("\n"), log.writers
+    ranks = list(dict.fromkeys(filter(None, writers)))
+    lost = launchers.lost(log.text) if len(ranks) > 1 else None
+    if len(ranks) > 1 and not (lost and lost.code != 1):  # an exception ends Python with 1
+        ranks.sort(key=lambda rank: not lost or rank != str(lost.rank))
+        for rank in ranks:
+            own = [line if who in ("", rank) else "" for line, who in zip(lines, writers)]
+            end = read(own)
+            first = end.chain[0] if end.chain else None
+            if first and writers[first.begin] == rank and not first.may_miss_others:
+                return end
+    return read(lines)
 
 
 def read(lines: list[str]) -> End:
@@ -156,11 +184,17 @@ def read(lines: list[str]) -> End:
             before = line if line.strip() else before
             index += 1
             continue
-        raised = _read_block(lines, index)
+        in_report = bool(chain) and chain[-1].is_of_launcher and line.startswith("  ")
+        raised = _read_block(lines, index, in_report)
         # Clean-up after a failure misses the others; its exception may be printed by itself.
-        is_silent_since = bool(chain) and before == chain[-1].text and not (after or is_logged)
+        said = chain[-1].text.partition("\n")[0] if chain else None
+        is_silent_since = before == said and not (after or is_logged)
         is_of_cleanup = is_silent_since and raised.misses_others
-        if chain and (before.startswith(CHAINED) or is_of_cleanup):
+        if in_report:  # which names the root cause last
+            is_needed = chain[0].may_miss_others or chain[0].begin >= chain[-1].begin
+            if is_needed and not line.startswith(f"  {BEGIN}"):
+                chain = [raised, chain[-1]]
+        elif chain and (before.startswith(CHAINED) or is_of_cleanup):
             chain.append(raised)
             after = 0
         elif (
@@ -203,15 +237,16 @@ def _read_alone(lines: list[str]) -> Optional[Raised]:
     return _raised(lines, index, index, ()) if lines and _ALONE.match(lines[index]) else None
 
 
-def _read_block(lines: list[str], begin: int) -> Raised:
+def _read_block(lines: list[str], begin: int, in_report: bool) -> Raised:
     """Return the exception of the traceback that begins at this line."""
     first = lines[begin]
     is_boxed = first.lstrip().startswith("|") and BEGIN in first
     in_group = is_boxed or "Exception Group Traceback" in first
+    margin = _IN_REPORT if in_report else _GROUP if in_group else None
     frames: list[TracebackFrame] = []
     index = begin
     for index in range(begin + (BEGIN in first), len(lines)):
-        line = _GROUP.sub("", lines[index]) if in_group else lines[index]
+        line = margin.sub("", lines[index]) if margin else lines[index]
         if found := _FRAME.match(line) or _BOXED_FRAME.match(line):
             frames.append(TracebackFrame(found[1], int(found[2]), ""))
         elif line.startswith(_BOX):
@@ -221,7 +256,7 @@ def _read_block(lines: list[str], begin: int) -> Raised:
             break
         elif frames and not frames[-1].source:
             frames[-1] = frames[-1]._replace(source=line.strip())
-    return _raised(lines, begin, index, tuple(frames), in_group)
+    return _raised(lines, begin, index, tuple(frames), margin)
 
 
 def _raised(
@@ -229,12 +264,12 @@ def _raised(
     begin: int,
     index: int,
     frames: tuple[TracebackFrame, ...],
-    in_group: bool = False,
+    margin: Optional[re.Pattern[str]] = None,
 ) -> Raised:
     """Return the exception whose message begins at line `index`."""
-    text = [_GROUP.sub("", lines[index]) if in_group else lines[index]]
+    text = [margin.sub("", lines[index]) if margin else lines[index]]
     ends_message = ("[", "Terminated", "Exception ignored", *CHAINED)
-    for line in [] if in_group else lines[index + 1 : index + 1 + MESSAGE]:
+    for line in [] if margin else lines[index + 1 : index + 1 + MESSAGE]:
         if not line.strip() or BEGIN in line or line.startswith(ends_message):
             break
         text.append(line)

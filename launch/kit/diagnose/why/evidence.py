@@ -13,6 +13,7 @@ from kit.diagnose.flight import flight
 from kit.diagnose.flight.stuck import Stuck
 from kit.diagnose.why import blame, logs
 from kit.diagnose.why.cause import BATCH, NODE, RANK
+from kit.diagnose.why.ends import Raised
 from kit.diagnose.why.logs import TAIL, Log
 from kit.files import safe_read
 from kit.plan.plan import Plan
@@ -26,6 +27,7 @@ RANKS = 8  # to read, the first that failed first
 NODES = 8
 FIRST = 1 << 20  # bytes of a log whose traceback may stand long before its end
 OTHERS = 16384  # bytes that suffice for a traceback
+LONGEST = 110  # characters to show of an exception's line
 
 _NAMED_NODE = re.compile(
     rf"^(?:srun: error:|{sentences.STEPD}) (?:\*\*\* )?(?:JOB \d+ ON )?([\w.-]+)"
@@ -68,6 +70,20 @@ class Evidence:
         """Return the time between a rank's last output and its end."""
         log = self.paths.rank_log(self.job_id, self.attempt, failed.rank)
         return failed.at_s - safe_read.changed_ns(log) / 1e9 if failed.at_s else 0
+
+    def describe(self, raised: Raised) -> str:
+        """Return an exception and its place: ValueError: the message, at train.py:41."""
+        line, _, rest = raised.text.partition("\n")
+        what = re.match(r"\s*\w.*", rest) if line.rstrip().endswith(":") else None
+        line = f"{line.strip()} {what[0].strip()}" if what else line.strip()
+        line = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+        return f"{line}{self.place_of(raised)}"
+
+    def place_of(self, raised: Raised) -> str:
+        """Return the place of an exception behind a comma; nothing where no frame is known."""
+        workdir = self.plan.program.workdir or str(self.folder)
+        place = raised.place(self.paths.own_code(workdir))
+        return f", at {place}" if place else ""
 
     @cached_property
     def recorded(self) -> Optional[Stuck]:

@@ -20,7 +20,8 @@ COUNTED = 1 << 28  # bytes of a log in which lines are counted
 
 # In a node's log: the rank's log has the line, too.
 _OF_RANK = re.compile(r"^\[(?:rank|node)\d+\] ")
-_BY_TORCH = re.compile(r"^\[rank\d+\]: ?")  # before each line of an exception
+# Before each line of an exception, by torch; before that, by torchrun's --tee.
+_BY_TORCH = re.compile(r"^(?:\[(?:rank|default)(\d+)\]: ?)+")
 # Before each line of a process of Ray or vLLM: its name, then, in what vLLM logs, the level, the
 # time and the place. The title of a traceback keeps the latter, since a logged one may not be the
 # end. A process of vLLM may be one of Ray's, too.
@@ -45,6 +46,12 @@ class Log:
     skipped: int = 0  # bytes of the file before them
     rank: Optional[int] = None  # whose log or end it is
     code: Optional[int] = None  # of that end
+
+    @property
+    def writers(self) -> list[str]:
+        """Return for each line the rank whose exception it is part of, if it says so."""
+        found = (_BY_TORCH.match(line) for line in self.lines)
+        return [mark[1] if mark else "" for mark in found]
 
     def last_words(self, end: Optional[int] = None) -> int:
         """Return the first of the last lines with words, or of those before line `end`."""

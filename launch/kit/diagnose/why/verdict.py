@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from kit.diagnose.why import ends, logs
+from kit.diagnose.why import ends, launchers, logs
 from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_causes
 from kit.diagnose.why.ends import End, Raised
 from kit.diagnose.why.evidence import Evidence
@@ -19,7 +19,6 @@ CAUSE_NAMED = {cause.name: cause for cause in reversed(CAUSES)}
 CAUSE_NOTED = {word: cause for cause in CAUSES for word in cause.noted_as}
 CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
 EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
-LONGEST = 110  # characters to show of an exception's line
 SEARCHED = 65536  # characters at the end of a log in which words are looked for
 
 
@@ -43,8 +42,8 @@ class Finding:
 
 
 Findings = tuple[list[Finding], list[Finding]]  # (causes, hints)
-_OF_NCCL = ("nccl-error", "nccl-usage")  # whose exceptions do not say what NCCL itself does
-_EXIT_CODE = re.compile(r"\s*exitcode +: -")
+# Whose exceptions do not say what NCCL itself does.
+_OF_NCCL = ("nccl-error", "nccl-usage", "nccl-network-missing")
 
 
 def weigh(evidence: Evidence) -> Findings:
@@ -95,37 +94,42 @@ def _weigh_log(evidence: Evidence, log: Log, found: list[Finding]) -> Findings:
 
 def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     """Return how the rank at fault ended, and what else its log shows."""
-    end = ends.read(log.text.split("\n"))
+    end = ends.of_log(log)
     words = _search_outside(log, end)
     note = evidence.log(NOTE, first.rank)
     if first.how != "failed":  # the batch script blamed it
         cause = CAUSE_NAMED["left-early" if first.how == "left" else "rank-missing"]
         return [Finding(cause, note or evidence.batch, 0, {})], words
-    if end.is_cause(first.code, evidence.pause_s(first)):
+    code = launchers.own_code(log.text, first.code)
+    if end.is_cause(code, evidence.pause_s(first)):
         if end.chain[0].is_of_launcher and (ended := _ends_of_processes(log, end, words)):
             return ended, [finding for finding in words if finding not in ended]
-        return [_as_nccl_says(log, _explain(log, end), words)], words
+        return [_as_log_says(log, _explain(log, end), words)], words
     begin = log.last_words()
     final = [
         finding
         for finding in words
-        if finding.index >= begin and (finding.cause.is_final or first.code == 134)
+        if finding.index >= begin and (finding.cause.is_final or code == 134)
     ]
     rest = [finding for finding in words if finding not in final]
-    if final or not first.code or first.code >= 126:
+    if final or not code or code >= 126:
         return final, rest
     if end.chain:
-        groups = {"exception": describe(end.chain[-1], evidence)}
+        groups = {"exception": evidence.describe(end.chain[-1])}
         return [Finding(LOGGED, log, end.chain[-1].index, groups)], rest
-    return [Finding(EXIT, note or log, 0, {})], rest
+    return [Finding(EXIT, note or log, 0, {"code": str(code)})], rest
 
 
-def _as_nccl_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
-    """Return the exception with the cause of NCCL's own warning, where it has only a general one.
+def _as_log_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
+    """Return the exception with the cause of a warning before it, where it has only a general one.
 
-    A cause that can end a program by itself, such as a missing library, NCCL may do without, and
-    so it may without what it warned of long before.
+    Of NCCL's, a cause that can end a program by itself, such as a missing library, NCCL may do
+    without, and so it may without what it warned of long before.
     """
+    if explained.cause.name == "rendezvous-timeout" and explained.raised:
+        said = [word for word in words if word.cause.name == "name-unknown"]
+        said = [word for word in said if f"({word.groups['name']}," in explained.raised.text]
+        return replace(said[0], raised=explained.raised) if said else explained
     if explained.cause.name not in _OF_NCCL or not explained.raised:
         return explained
     begin = log.last_words(explained.raised.begin)
@@ -143,10 +147,15 @@ def _ends_of_processes(log: Log, end: End, words: list[Finding]) -> list[Finding
     """
     begin = log.last_words(end.chain[0].begin)
     words = [each for each in words if each.index >= begin]
-    root = max((i for i, line in enumerate(log.lines) if "Root Cause (first" in line), default=0)
-    words = [each for each in words if each.index > root or not _EXIT_CODE.match(each.line)]
-    aborted = any(finding.cause is CAUSE_NAMED["aborted"] for finding in words)
-    return [each for each in words if aborted or each.cause.codes or each.cause.is_final]
+    lost = launchers.lost(log.text)
+    words = [each for each in words if not (lost and each.line.lstrip().startswith("exitcode "))]
+    known = CAUSE_OF_CODE.get(launchers.as_shell(lost.code), EXIT) if lost else None
+    aborted = CAUSE_NAMED["aborted"] in (known, *(each.cause for each in words))
+    words = [each for each in words if aborted or each.cause.codes or each.cause.is_final]
+    is_said = any(known in (EXIT, each.cause) for each in words)
+    if lost and known and not is_said:
+        words.append(Finding(known, log, lost.line, {"code": str(lost.code)}))
+    return words
 
 
 def _read_events(evidence: Evidence) -> list[Finding]:
@@ -177,7 +186,7 @@ def _read_log(log: Log) -> Findings:
     """Return what a log shows that is not of the rank at fault."""
     if log.kind != RANK:
         return _search(log), []
-    end = ends.read(log.text.split("\n"))
+    end = ends.of_log(log)
     words = _search_outside(log, end)
     return ([_explain(log, end)], words) if end.is_last and end.is_cause(None) else (words, [])
 
@@ -267,22 +276,6 @@ def _find(cause: Cause, log: Log) -> Optional[Finding]:
             begin = matches[-1].start("shown" if "shown" in groups else 0)
             return Finding(cause, log, log.text.count("\n", 0, begin), groups)
     return None
-
-
-def describe(raised: Raised, evidence: Evidence) -> str:
-    """Return an exception and its place: ValueError: the message, at train.py:41."""
-    line, _, rest = raised.text.partition("\n")
-    what = re.match(r"\s*\w.*", rest) if line.rstrip().endswith(":") else None
-    line = f"{line.strip()} {what[0].strip()}" if what else line.strip()
-    line = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-    return f"{line}{place_of(raised, evidence)}"
-
-
-def place_of(raised: Raised, evidence: Evidence) -> str:
-    """Return the place of an exception behind a comma; nothing where no frame is known."""
-    workdir = evidence.plan.program.workdir or str(evidence.folder)
-    place = raised.place(evidence.paths.own_code(workdir))
-    return f", at {place}" if place else ""
 
 
 def _deduplicate(findings: list[Finding], before: list[Finding]) -> list[Finding]:

@@ -10,7 +10,7 @@ from typing import Optional
 
 from kit.base import formats, table
 from kit.config import paths
-from kit.diagnose.why import facts, run_state, verdict
+from kit.diagnose.why import facts, run_state
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.logs import Log
@@ -51,10 +51,10 @@ def title_and_fix(finding: Finding, evidence: Evidence) -> tuple[str, str]:
     cause, known = finding.cause, facts.collect(evidence, finding)
     title = cause.title.format_map(known)
     if finding.raised and cause.retells:
-        title += verdict.place_of(finding.raised, evidence)
+        title += evidence.place_of(finding.raised)
     elif finding.raised:
         meaning = "" if cause.name == "exception" else f": {title}"
-        title = f"{verdict.describe(finding.raised, evidence)}{meaning}"
+        title = f"{evidence.describe(finding.raised)}{meaning}"
     fix = (evidence.record.get("local") and cause.local_fix) or cause.fix
     if cause.recorded_fix and "suspects" in known:
         fix = cause.recorded_fix
