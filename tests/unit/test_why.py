@@ -669,7 +669,7 @@ def test_where_pyxis_starts_no_container_the_cause_is_what_enroot_said(said: lis
     [
         ("nvidia-container-cli: initialization error: open failed: /proc/self/ns/mnt: permission denied\n[ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1\n", "gpu-hook-failed", 0),
         ("mkdir: no\n[ERROR] /etc/enroot/hooks.d/10-home.sh exited with return code 1\n[ERROR] Failed\n", "container-not-started", 2),
-        ("docker: Error response from daemon: error running prestart hook #0: Using requested mode 'cdi'\ninvoking the NVIDIA Container Runtime Hook directly is not supported.\n", "no-driver", 1),
+        ("docker: Error response from daemon: error running prestart hook #0: Using requested mode 'cdi'\ninvoking the NVIDIA Container Runtime Hook directly is not supported.\n", "gpu-hook-failed", 1),
         ("ERROR  : Failed invoking the NEWUSER namespace runtime: Invalid argument\nABORT  : Retval = 255\n", "no-user-namespaces", 0),
     ],
     ids=["a hook of Enroot's", "another of Enroot's errors", "Docker's last line", "an old Singularity"],
