@@ -1250,6 +1250,24 @@ def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: P
     assert run_dir.load(tmp_path / "r3")["edited"] == ("env.sh",)
 
 
+def test_what_was_edited_by_hand_or_is_gone_is_not_called_the_same(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    """By run.json, and by a folder that an archive has lost, the runs are equal."""
+    (tmp_path / "project").mkdir()
+    shutil.copy("train.py", "project")
+    for run in ("r1", "r2"):
+        call("submit", "train.py", "--workdir", "project", "--output", run, "--env", "LR=1")
+    assert call("diff", "r1", "r2")[:2] == (0, "kit: r1 and r2 do not differ\n")
+    env = (tmp_path / "r2/env.sh").read_text()
+    (tmp_path / "r2/env.sh").write_text(env.replace("LR=1", "LR=5"))
+    code, out, _ = call("diff", "r1", "r2")
+    assert code == 1 and out.endswith("\nedited by hand:\n  r2: its env.sh is what runs; run.json, compared here, differs\n")
+    (tmp_path / "r2/env.sh").write_text(env)
+    for side, which in (("r1", "r1"), ("r2", "r1 and r2")):
+        shutil.rmtree(tmp_path / side / "code")
+        code, out, _ = call("diff", "r1", "r2")
+        assert (code, out) == (0, f"kit: r1 and r2 do not differ, as far as is known\n  code: the copy of {which} is gone, or you cannot read it\n")
+
+
 def test_the_status_is_shown_again_and_again_until_nothing_goes_on(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call("submit", "train.py", "--output", "run")
     job_id = noted()["run"]

@@ -72,6 +72,11 @@ class Container:
     packages: Packages = Packages()
     unpack: str = ""  # yes, no, or auto: each node chooses; empty where the runtime never unpacks
 
+    @property
+    def is_known_by_name(self) -> bool:
+        """Return whether nobody noted which image had that name, as of an engine's."""
+        return bool(self.image and not self.fingerprint and "sha256:" not in self.image)
+
 
 @dataclass(frozen=True)
 class Snapshot:

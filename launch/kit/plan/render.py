@@ -233,6 +233,14 @@ def words(plan: Plan) -> tuple[str, str]:
     return f"KIT_COMMAND=({' '.join(map(word, program.command))})\n", f"KIT_ENV=({variables}\n)\n"
 
 
+def is_edited(env: str, plan: Plan) -> bool:
+    """Return whether env.sh has another command, other variables or values of the sweep."""
+    sweep = plan.program.sweep
+    return not all(lines in env for lines in words(plan)) or (
+        sweep_table.unedited(sweep, env) != sweep
+    )
+
+
 def around(text: str, run_dir: str) -> list[str]:
     """Return the text before, between and behind whole paths of the run directory or in it."""
     begin = rf"(?:(?<![^{_SEPARATORS}])|(?<=://))"

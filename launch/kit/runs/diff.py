@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from kit.base import redact
 from kit.files import safe_read, typed_json
-from kit.plan import key_files
+from kit.plan import key_files, render
 from kit.plan.run_paths import RunPaths
 from kit.runs import run_dir, run_record
 from kit.slurm import task_numbers
@@ -36,6 +36,7 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
         "versions": _changes(one.versions(), two.versions()),
         "cluster profile": _lines(one.plan.profile.text, two.plan.profile.text),
         "code": _code(one, two),
+        "edited by hand": _edited(one, two),
     }
     return {
         title: lines if title == "variables" else [redact.hide_value(line) for line in lines]
@@ -46,11 +47,17 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
 
 def not_compared(first: Path, second: Path) -> str:
     """Return what nobody can compare of two runs, as a line; empty where all was compared."""
-    names = [side.paths.folder.name for side in map(Side, (first, second)) if side.is_live]
-    if not names:
-        return ""
-    who = "both" if len(names) == 2 else names[0]
-    return f"code: {who} ran live, which is not compared (keep a copy: --code snapshot)"
+    one, two = Side(first), Side(second)
+    found = []
+    if names := [side.name for side in (one, two) if side.is_live]:
+        who = "both" if len(names) == 2 else names[0]
+        found = [f"code: {who} ran live, which is not compared (keep a copy: --code snapshot)"]
+    elif names := [side.name for side in (one, two) if not side.has_code]:
+        found = [f"code: the copy of {' and '.join(names)} is gone, or you cannot read it"]
+    containers = (side.plan.container for side in (one, two))
+    images = {str(each.image) for each in containers if each.is_known_by_name}
+    found += [f"image: {image} is known by its name alone" for image in sorted(images)]
+    return "; ".join(found)
 
 
 class Side:
@@ -61,6 +68,19 @@ class Side:
         self.record = run_dir.load(folder)
         self.plan = run_record.plan_of(self.record)
         self.is_live = self.record.get("code", {}).get("live", True)
+        self.name = self.paths.folder.name
+
+    @property
+    def has_code(self) -> bool:
+        """Return whether its copy of the code is there, for this user: an archive may lack it."""
+        return os.access(self.paths.code, os.R_OK | os.X_OK)
+
+    def env(self) -> str:
+        """Return what env.sh says; nothing where it cannot be read."""
+        try:
+            return safe_read.read(self.paths.env).decode("utf-8", "surrogateescape")
+        except OSError:
+            return ""
 
     def _show(self, value: Any) -> str:
         if isinstance(value, (list, tuple)):
@@ -126,7 +146,7 @@ class Side:
         git = self.record.get("git") or {}
         return {
             "kit": str(self.record.get("kit")),
-            "python": str(self.record.get("python")),
+            "kit's python": str(self.record.get("python")),
             "git": str(git.get("revision")),
         }
 
@@ -171,14 +191,26 @@ def _changes(one: dict[str, str], two: dict[str, str], *, hides: bool = False) -
 def _code(one: Side, two: Side) -> list[str]:
     if one.is_live or two.is_live:
         lines = _lines(one.patch(), two.patch())
-        which = " and ".join(side.paths.folder.name for side in (one, two) if side.is_live)
+        which = " and ".join(side.name for side in (one, two) if side.is_live)
         known = "so only what git said of it is known; the changes to its revision"
         return [f"live in {which}, {known}:", *lines] if lines else []
+    if not (one.has_code and two.has_code):
+        return []
     ours, theirs, keyrings = one.files(), two.files(), one.keyrings() | two.keyrings()
     lines = []
     for name in sorted(ours.keys() | theirs.keys()):
         lines += _of_file(name, ours.get(name), theirs.get(name), name in keyrings)
     return lines
+
+
+def _edited(one: Side, two: Side) -> list[str]:
+    """Return whose env.sh says something else than its run.json, by which runs are compared."""
+    texts = {side.env().replace(side.plan.layout.run_dir or "\0", "RUN") for side in (one, two)}
+    if len(texts) == 1:
+        return []
+    is_known = [side for side in (one, two) if side.plan.program.command and side.env()]
+    edited = [side.name for side in is_known if render.is_edited(side.env(), side.plan)]
+    return [f"{name}: its env.sh is what runs; run.json, compared here, differs" for name in edited]
 
 
 def _of_file(name: str, one: Optional[Path], two: Optional[Path], is_keyring: bool) -> list[str]:
