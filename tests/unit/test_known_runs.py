@@ -20,6 +20,7 @@ import pytest
 from kit import slurm
 from kit.base.errors import KitError
 from kit.cli import entry
+from kit.plan import bad_nodes
 from kit.runs import history, job_chain, local_processes, lookup, run_dir, status, submit
 
 import event_lines
@@ -1266,6 +1267,28 @@ def test_what_was_edited_by_hand_or_is_gone_is_not_called_the_same(fake: Scripte
         shutil.rmtree(tmp_path / side / "code")
         code, out, _ = call("diff", "r1", "r2")
         assert (code, out) == (0, f"kit: r1 and r2 do not differ, as far as is known\n  code: the copy of {which} is gone, or you cannot read it\n")
+
+
+def test_a_rerun_leaves_out_no_node_that_was_bad_on_the_day_of_the_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    """sbatch refuses a job that leaves out a node which is gone."""
+    noted = tmp_path / "state/kit/bad-nodes/generic"
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    begun_s = int(time.time()) - bad_nodes.REMEMBERED_S
+    noted.write_text(f"{begun_s + 3600} node3 x\n{begun_s + 7200} node5 x\n")
+
+    def excluded(run: str) -> list[str]:
+        return re.findall("^#SBATCH --exclude=(.*)$", (tmp_path / run / "run_script.sh").read_text(), re.MULTILINE)
+
+    call("submit", "train.py", "--output", "r1")
+    call("submit", "train.py", "--output", "own", "--slurm", "exclude=node[7-9]")
+    assert (excluded("r1"), excluded("own")) == (["node3,node5"], ['"node[7-9],node3,node5"'])
+    for hours, first, second in ((0.5, ["node3,node5"], ['"node[7-9],node3,node5"']), (1.5, ["node5"], ['"node[7-9],node5"']), (3, [], ['"node[7-9]"'])):
+        with pytest.MonkeyPatch.context() as later:
+            later.setattr(bad_nodes, "time", SimpleNamespace(time=lambda: time.time() + hours * 3600))
+            for run, left_out in (("r1", first), ("own", second)):
+                again = f"{run}-{hours}"
+                assert call("rerun", run, "--output", again)[0] == 0
+                assert (excluded(again), dict(recorded(tmp_path / again).header).get("exclude", "")) == (left_out, "".join(left_out).strip('"'))
 
 
 def test_the_status_is_shown_again_and_again_until_nothing_goes_on(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,16 @@ def left_out(path: str) -> tuple[Bad, ...]:
     return tuple(node for node in noted if known is None or node.name in known)
 
 
+def still_left_out(exclude: str, noted: tuple[Bad, ...]) -> tuple[str, tuple[Bad, ...]]:
+    """Return an old job's --exclude with the noted nodes that are bad still, and these.
+
+    Others may have been mended; and sbatch refuses the names of those that are gone.
+    """
+    still = tuple(node for node in noted if node.until_s > time.time())
+    own = exclude.removesuffix(",".join(node.name for node in noted)).rstrip(",")
+    return ",".join(filter(None, [own, *(node.name for node in still)])), still
+
+
 def forget(path: str, name: str) -> bool:
     """Remove a node from the record; return whether it was there."""
     if not os.path.exists(path):

@@ -14,7 +14,7 @@ from kit.base.quote import sbatch
 from kit.config import image_files, plugins
 from kit.config.mount_list import Mount
 from kit.files import safe_read
-from kit.plan import mounting, program, render, run_paths, source_files
+from kit.plan import bad_nodes, mounting, program, render, run_paths, source_files
 from kit.plan.plan import Plan
 from kit.plan.resolve import check_line
 from kit.plan.run_paths import RunPaths
@@ -128,7 +128,7 @@ def _recorded_plan(run: Path, record: RunRecord) -> Plan:
     for kind, name in named.items():
         if name:
             plugins.find(kind, name, str(file))  # it becomes part of a path
-    return replace(plan, reasons=replace(plan.reasons, left_out=()))  # the header has them
+    return plan
 
 
 def _moved(plan: Plan, new: str) -> Plan:
@@ -145,12 +145,18 @@ def _moved(plan: Plan, new: str) -> Plan:
     env = tuple((name, moved(value)) for name, value in plan.program.env)
     # What it waited for has ended, and Slurm may have forgotten it; `singleton` names no job.
     kept = (item for item in plan.header if item[0] != "dependency" or ":" not in (item[1] or ""))
+    header = {name: new if name == "chdir" else value for name, value in kept}
+    nodes, still = bad_nodes.still_left_out(
+        header.pop("exclude", None) or "", plan.reasons.left_out
+    )
+    header |= {"exclude": nodes} if nodes else {}
     return replace(
         plan,
         layout=replace(plan.layout, run_dir=new),
         container=replace(plan.container, mounts=tuple(mounts)),
         program=replace(plan.program, command=command, env=env),
-        header=tuple((name, new if name == "chdir" else value) for name, value in kept),
+        header=tuple(header.items()),
+        reasons=replace(plan.reasons, left_out=still),
     )
 
 
@@ -235,8 +241,7 @@ def _copy(source: str | Path, target: str | Path) -> None:
 
 
 def _new_record(earlier: EarlierRun, plan: Plan, *, is_edited: bool) -> RunRecord:
-    live: CodeRecord = {"live": True}
-    now = run_record.new(plan, earlier.record.get("code", live))
+    now = run_record.new(plan, earlier.record.get("code", CodeRecord(live=True)))
     own: RunRecord = {"kit": earlier.record.get("kit", ""), "rerun_of": earlier.run.folder}
     if not earlier.is_live:
         own["git"] = earlier.record.get("git")
@@ -249,8 +254,8 @@ def _new_record(earlier: EarlierRun, plan: Plan, *, is_edited: bool) -> RunRecor
 
 
 def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
-    """Write what differs from the earlier run; return whether a user has edited env.sh."""
-    for name in ("chdir", "array", "dependency"):
+    """Write what differs from the earlier run; say and return whether a user has edited env.sh."""
+    for name in ("chdir", "array", "dependency", "exclude"):
         values = (dict(plan.header).get(name) for plan in (before, after))
         lines = (f"#SBATCH --{name}={sbatch(value)}\n" if value else "" for value in values)
         _replace(paths.script, *lines)
@@ -259,7 +264,11 @@ def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
     old_image, new_image = (render.image(plan.container) for plan in (before, after))
     if old_image != new_image:
         _set_values(paths.env, new_image)
-    return _is_edited(paths.env, before)
+    text = paths.env.read_text(encoding="utf-8", errors="surrogateescape")
+    if is_edited := render.is_edited(text, before):
+        known = f"what it says is what runs, whatever run.json says of {before.layout.name}"
+        warn(f"kit: env.sh was edited by hand: {known}")
+    return is_edited
 
 
 def _replace(file: Path, before: str, after: str) -> None:
@@ -288,13 +297,3 @@ def _changed_by_hand(file: Path) -> KitError:
     where = "where the run directory, the tasks, the image or a dependency stand"
     fix = "copy the run directory, edit it, and: sbatch run_script.sh"
     return KitError(f"{file.name} of the run was changed by hand, {where}", fix)
-
-
-def _is_edited(file: Path, before: Plan) -> bool:
-    """Return whether a user has edited the command or the variables in env.sh, and say so."""
-    text = file.read_text(encoding="utf-8", errors="surrogateescape")
-    is_edited = not all(lines in text for lines in render.words(before))
-    if is_edited:
-        known = f"what it says is what runs, whatever run.json says of {before.layout.name}"
-        warn(f"kit: env.sh was edited by hand: {known}")
-    return is_edited
