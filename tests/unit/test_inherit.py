@@ -157,8 +157,10 @@ def test_a_rerun_has_what_the_run_had(tmp_path: Path, kit, monkeypatch: pytest.M
     (tmp_path / "train.sh").write_text('echo "NCCL_ALGO is ${NCCL_ALGO}, MY_OWN is ${MY_OWN:-not there}"\n')
     (tmp_path / "job.yaml").write_text("command: bash train.sh\nruntime: none\nlauncher: srun\ninherit: NCCL_ALGO\n")
     assert "NCCL_ALGO is Ring, MY_OWN is not there\n" in kit("run", "job.yaml", "--output", "one").stdout
-    done = kit("rerun", "one", "--output", "two", NCCL_ALGO="Tree")
+    assert "this shell" not in kit("rerun", "one", "--output", "same").stderr
+    done = kit("rerun", "one", "--output", "two", NCCL_ALGO="Tree", CONDA_PREFIX="/other")
     assert "NCCL_ALGO is Ring, MY_OWN is not there\n" in done.stdout
+    assert "libraries are found, and it differs from that of one in CONDA_PREFIX\n" in done.stderr
     assert json.loads((tmp_path / "two/run.json").read_text())["plan"]["program"]["inherited"] == ["NCCL_ALGO"]
 
 

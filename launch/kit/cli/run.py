@@ -10,6 +10,7 @@ from kit.base.errors import UsageError, refuse_together
 from kit.cli import completion, launching, messages, options
 from kit.cli.app import RUN, command
 from kit.cli.job_options import takes_job
+from kit.config import inherit
 from kit.images import package_store
 from kit.plan.run_paths import RunPaths
 from kit.runs import dependencies, execute, run_dir
@@ -126,6 +127,14 @@ def _start_again(
     if again.is_live:
         said = f"{name} had live code: this run uses {plan.program.workdir} as it is today"
     messages.note(said)
+    then, container = again.record.get("shell"), again.plan.container
+    if then and (names := inherit.changed(then)):
+        messages.note(
+            "without a container this shell decides which programs and libraries are found,"
+            f" and it differs from that of {name} in {', '.join(names)}"
+        )
+    if not image and container.is_known_by_name:
+        messages.note(f"which image {name} had is known by its name alone: {container.image}")
     folder = reruns.write(again, plan)
     if again.run.local:
         launching.start_here(plan, local_runs.note(plan, folder, again.run.task))

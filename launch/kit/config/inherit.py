@@ -156,3 +156,9 @@ def _warn_of_missed(
 def finding() -> dict[str, str]:
     """Return the variables that Slurm passes on to ranks without a container, for the record."""
     return {name: redact.hide_tokens(os.environ[name]) for name in FINDING if name in os.environ}
+
+
+def changed(then: Mapping[str, str]) -> list[str]:
+    """Return which of those variables this shell has otherwise than a record."""
+    now = finding()
+    return [name for name in FINDING if now.get(name) != then.get(name)]
