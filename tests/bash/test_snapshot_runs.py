@@ -298,6 +298,12 @@ def test_a_run_starts_in_the_image_that_is_named_for_its_rerun(kit, project: Pat
     assert start(project / "third", folders=(project / "bin",))[0] == "then"
     values = (project / "third/env.sh").read_text()
     assert f"\nKIT_IMAGE={quoted(str(built))}\n" in values and f"\nKIT_SUBMITTED_SHA256={digest} " in values
+    # What is known of an image outlives it, and an image that was copied without that is still the same one.
+    record = built.with_suffix(".json")
+    assert json.loads((project / "third/image.json").read_text()) == json.loads(record.read_text()) and not (project / "second/image.json").exists()
+    record.rename(project / "away.json")
+    assert kit("rerun", "third", "--output", "fourth", cwd=project, PATH=path).returncode == 0
+    (project / "away.json").rename(record)
 
     done = kit("rerun", "first", "--image", "docker://foo", cwd=project, PATH=path, check=False)
     assert (done.returncode, done.stderr) == (2, "kit: --image: apptainer cannot run 'docker://foo'\n  fix: it runs .sif, .sqsh, .squashfs, folder\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 RECORD = "run.json"
 ENV = "env.sh"
+IMAGE = "image.json"  # of an image that kit built: its record, which goes with the image
 SCRIPT = "run_script.sh"
 STARTER = "module.py"  # where the program is a module
 # The job's own lines of bash, by their keys, and what runs them.

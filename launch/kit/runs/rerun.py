@@ -179,8 +179,9 @@ def _with_image(plan: Plan) -> Plan:
         raise UsageError(problem, f"it runs {', '.join(accepted)}", where="--image")
     if "://" in image:
         return plan
-    sha256 = image_files.check(Path(image)) or None
-    now = replace(before, sha256=sha256, fingerprint=image_files.fingerprint(Path(image)))
+    file = Path(image)  # which a copy has without its record
+    sha256 = image_files.check(file) or (before.sha256 and image_files.digest(file)) or None
+    now = replace(before, sha256=sha256, fingerprint=image_files.fingerprint(file))
     for what in ("sha256", "fingerprint"):
         expected, found = getattr(before, what), getattr(now, what)
         if expected and found != expected:

@@ -82,15 +82,18 @@ def write(plan: Plan) -> Path:
 
 @contextlib.contextmanager
 def make_run(plan: Plan) -> Iterator[Path]:
-    """Yield the plan's run directory while it is made, and note that its image is used."""
+    """Yield the plan's run directory while it is made; note that its image is used, and which."""
     place, container = Path(plan.layout.run_dir), plan.container
+    used = container.made_file or (container.sha256 and container.image)
     with make(place) as folder:
         yield folder
+        if used and (origin := image_files.origin(Path(used))):
+            (folder / run_paths.IMAGE).write_text(json.dumps(origin, indent=2), encoding="utf-8")
         if plan.policy.share:
             sharing.open_to_group(folder)
     if plan.policy.share:
         sharing.warn_of_closed_folders(place)
-    if used := container.made_file or (container.sha256 and container.image):
+    if used:
         image_files.note_use(Path(used))
 
 
@@ -202,7 +205,7 @@ def _own_names(run: Path, record: RunRecord) -> list[str]:
     scripts += [*run_paths.LINES.values(), run_paths.PY_SPY, run_paths.SHELL, run_paths.JUPYTER]
     folders = (run_paths.SECRETS, run_paths.CODE, run_paths.LIBRARY)
     unfinished = (path.name for path in run.glob(".run.json.*"))
-    return [*folders, *scripts, *unfinished, _IGNORE, _MARK, run_paths.RECORD]
+    return [*folders, *scripts, *unfinished, run_paths.IMAGE, _IGNORE, _MARK, run_paths.RECORD]
 
 
 def load(run: Path) -> RunRecord:
