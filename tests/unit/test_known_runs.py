@@ -992,6 +992,9 @@ def test_a_copied_run_of_a_cluster_is_no_run_of_this_laptop(fake: ScriptedSlurm,
     for words in (("status",), ("runs",), ("runs", "--all", "--json")):
         code, out, errors = call(*words)
         assert (code, errors) == (0, "") and "COMPLETED" in out
+    code, out, errors = call("status", "from-cluster")  # its log tells
+    assert (code, errors) == (0, "") and re.search(r"^\d+ +\S+ +TIMEOUT ", out, re.MULTILINE)
+    shutil.rmtree("from-cluster/log")
     assert call("status", "from-cluster")[2].startswith("kit: squeue is not installed here\n")
 
 
@@ -1163,6 +1166,8 @@ def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fak
     (tmp_path / "run.json").write_text(json.dumps({"pid": 2**30, "host": "elsewhere"}))
     run = noted_run(tmp_path, "x", 1, 1, "7", local=True)
     assert status.query([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
+    event_lines.of_batch(tmp_path / "log/7", "kit: all ranks ended well\n")
+    assert status.query([run])[0].state == "COMPLETED" and not lookup.find(str(tmp_path)).state
 
 
 # ---------------------------------------------------------------- reruns

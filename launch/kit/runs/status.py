@@ -62,12 +62,24 @@ def _untold(run: Run, error: KitError) -> Status:
 
 
 def _without_slurm(runs: list[Run]) -> dict[Run, Status]:
-    """Return the status of the runs that only Slurm knows, if it is not here but others are."""
-    unknown = [run for run in runs if _is_slurms(run)]
-    if len(unknown) == len(runs) or shutil.which("squeue"):
+    """Return the status of Slurm's runs where it is not installed, if any run has one all the same.
+
+    That of a run directory which was copied from its cluster is in its log.
+    """
+    if shutil.which("squeue"):
         return {}
     detail = "squeue is not installed here: ask on a login node of its cluster"
-    return {run: Status(run, "UNKNOWN", detail) for run in unknown}
+    found = {run: _by_log(run, detail) for run in runs if _is_slurms(run)}
+    are_unknown = len(found) == len(runs) and all(it.state == "UNKNOWN" for it in found.values())
+    return {} if are_unknown else found
+
+
+def _by_log(run: Run, detail: str) -> Status:
+    """Return the status of a run of which nobody here knows more than its log."""
+    state, why = job_status.by_log(run)
+    if not state:
+        return Status(run, "UNKNOWN", detail)
+    return Status(replace(run, usage=history.measure(run, [run])), state, why)
 
 
 def _is_slurms(run: Run) -> bool:
@@ -174,7 +186,7 @@ def _local(run: Run) -> Status:
     record = run_dir.read_record(Path(run.folder))
     host = record.get("host")
     if host and host != os.uname().nodename:
-        return Status(run, "UNKNOWN", f"it was started on {host}: ask there")
+        return _by_log(run, f"it was started on {host}: ask there")
     if local_processes.has_kit(record, run.created_s):
         limit = dict(run_record.plan_of(record).header).get("time") or ""
         return Status(run, "RUNNING", "on this machine", *times, numbers.seconds(limit) or None)
