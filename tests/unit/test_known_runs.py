@@ -434,6 +434,26 @@ def test_a_job_of_another_cluster_is_asked_for_and_cancelled_there(fake: Scripte
     assert fake.calls("scancel") == ["scancel --clusters=gpu2 1001"]
 
 
+def test_the_accounts_are_asked_from_the_submission_on_also_in_the_hour_that_comes_twice(fake: ScriptedSlurm, tmp_path: Path) -> None:
+    """As sacct does, date takes 02:30 for the second one; squeue has forgotten the job, and kit would submit it once more."""
+    submitted_s = 1792888200  # 02:30 in summer time, of 2026-10-25
+    (tmp_path / "bin/sacct").write_text(
+        f"""#!/bin/bash
+words="$*"
+begin="${{words##*--starttime=}}"
+echo 'JobID|Submit|WorkDir'
+(($(date -d "${{begin%% *}}" +%s) > {submitted_s})) || echo '1001|{submitted_s}|{tmp_path}/run'
+"""
+    )
+    (tmp_path / "bin/sacct").chmod(0o755)
+    with pytest.MonkeyPatch.context() as zone:
+        zone.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        found = slurm.of_folder(f"{tmp_path}/run", submitted_s)
+    time.tzset()
+    assert found == [slurm.Job("1001")]
+
+
 # A federation: the job has started on another cluster than that of its submission.
 ELSEWHERE = """\
 if [[ "${SQUEUE_SIBLING:-}" == 1 ]]; then list; else list | sed 's/|RUNNING|/|REVOKED|/'; fi

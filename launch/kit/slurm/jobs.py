@@ -81,11 +81,12 @@ def of_folder(folder: str, since_s: float) -> list[Job]:
     squeue = client.of_cluster("squeue", "--all", "--me", "--states=all", "--format=%F|%V|%Z")
     rows = _rows(client.ask(squeue, SLURM_TIME_FORMAT=_SECONDS), "WORK_DIR")
     if shutil.which("sacct"):
-        start = time.strftime("%Y-%m-%dT%H:%M", time.localtime(since_s - SKEW_S))
+        # In UTC: an hour of this machine's time comes twice when the clocks go back.
+        start = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(since_s - SKEW_S))
         column = "Cluster," if client.names_clusters() else ""
         options = ["--allocations", "--parsable2", f"--starttime={start}"]
         sacct = client.of_cluster("sacct", *options, f"--format=JobID,Submit,{column}WorkDir")
-        done = client.run(sacct, variables={"SLURM_TIME_FORMAT": _SECONDS})
+        done = client.run(sacct, variables={"SLURM_TIME_FORMAT": _SECONDS, "TZ": "UTC0"})
         if done.returncode == 0:  # many sites keep no accounts
             rows += _rows(done.stdout, "WorkDir")
     found = {}
