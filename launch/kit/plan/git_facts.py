@@ -19,6 +19,8 @@ _OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 _DIFF = (
     "-c diff.relative=false diff HEAD --no-color --no-ext-diff --no-textconv --no-renames"
 ).split()
+_NEW = "ls-files --others --exclude-standard --directory --full-name -z :/".split()
+MOST_NEW = 1000  # names
 MOST = 8 << 20  # characters of a difference: every command reads the record that holds it
 TOO_LARGE = "(too large for the run's record: {} characters of changes)"
 
@@ -34,7 +36,7 @@ def output(root: str, *arguments: str, timeout_s: float = 120) -> Optional[bytes
 
 
 def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
-    """Return what a run's record says of a folder: revision and difference, without keys.
+    """Return what a run's record says of a folder: revision, difference without keys, new files.
 
     None where there is no checkout; the difference is missing where git cannot tell it.
     """
@@ -55,7 +57,9 @@ def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
             "not say it: `git diff HEAD` there tells why, and fetches what a partial clone lacks"
         )
         return {"revision": head}
-    return {"revision": head, "diff": _shortened(key_files.cut(patch))}
+    new = os.fsdecode(output(folder, *_NEW, timeout_s=10) or b"").split("\0")[:-1]
+    diff = _shortened(key_files.cut(patch))
+    return {"revision": head, "diff": diff, "untracked": tuple(new[:MOST_NEW])}
 
 
 def _shortened(diff: str) -> str:

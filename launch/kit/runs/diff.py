@@ -153,7 +153,8 @@ class Side:
     def patch(self) -> str:
         """Return what differed from git's revision."""
         git = self.record.get("git") or {}
-        return key_files.cut(git.get("diff", ""))  # the record may be older than a rule
+        new = "".join(f"untracked: {name}\n" for name in git.get("untracked", ()))
+        return key_files.cut(git.get("diff", "")) + new  # the record may be older than a rule
 
     def keyrings(self) -> set[str]:
         """Return the files that its secrets name, by their paths in the code."""
