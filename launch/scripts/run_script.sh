@@ -87,7 +87,7 @@ node::prepare() {
   event::now
   staged="${KIT_NOW}"
   node::bring_container
-  event::line node_ready begun "${begun}" staged "${staged}" ${KIT_IN_PLACE:+mounted yes} ${KIT_CACHE_LACKS:+cache no}
+  event::line node_ready begun "${begun}" staged "${staged}" ${KIT_IN_PLACE:+mounted yes} ${KIT_CACHE_LACKS:+cache no} machine "${KIT_MACHINE}"
   printf '%s\n' "${KIT_LINE}" >&"${answer}"
 }
 

@@ -208,6 +208,18 @@ def test_a_node_mounts_the_jobs_own_folder_that_the_site_makes(place: str, targe
     assert done.stdout.split("\n")[:-1] == ([*mounts, path, path, "rw"] if is_mounted else mounts or [""])
 
 
+def test_a_node_says_on_which_kernel_driver_and_gpus_the_ranks_run(tmp_path: Path) -> None:
+    models = {"0": "NVIDIA H100 80GB HBM3", "1": "NVIDIA H100 80GB HBM3", "2": "NVIDIA L4"}
+    files = {f"proc/driver/nvidia/gpus/{place}/information": f"Model: \t\t {model}\nIRQ:   \t\t 1\n" for place, model in models.items()}
+    files |= {"proc/sys/kernel/osrelease": "5.14.0-427.el9.x86_64\n", "sys/module/nvidia/version": "550.90.07\n"}
+    script = f'KIT_RUN_DIR={SCRIPTS}; set -euo pipefail; source {SCRIPTS}/lib/node.sh; for root in "$@"; do node::describe "${{root}}"; echo "${{KIT_MACHINE}}"; done'
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    done = bash(script, str(tmp_path), "/nowhere", env=environment(KIT_GPUS_PER_NODE="0"), check=True)
+    assert done.stdout == "Linux 5.14.0-427.el9.x86_64, NVIDIA 550.90.07, NVIDIA H100 80GB HBM3, NVIDIA L4\n\n"
+
+
 PULLS_AND_STARTS = """
 KIT_RUNTIME="$1" KIT_IMAGE=docker://image KIT_REMAP_ROOT='' KIT_MOUNTS=() KIT_ENV=() SLURM_JOB_ID=1 SLURM_PROCID=0
 for file in lib/messages lib/environment "runtimes/$1"; do source "${KIT_RUN_DIR}/${file}.sh"; done

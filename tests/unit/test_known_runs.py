@@ -1276,7 +1276,7 @@ def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: P
     assert run_dir.load(tmp_path / "r3")["edited"] == ("env.sh",)
 
 
-def test_what_was_edited_by_hand_or_is_gone_is_not_called_the_same(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+def test_what_was_edited_by_hand_ran_elsewhere_or_is_gone_is_not_called_the_same(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     """By run.json, and by a folder that an archive has lost, the runs are equal."""
     (tmp_path / "project").mkdir()
     shutil.copy("train.py", "project")
@@ -1288,6 +1288,10 @@ def test_what_was_edited_by_hand_or_is_gone_is_not_called_the_same(fake: Scripte
     code, out, _ = call("diff", "r1", "r2")
     assert code == 1 and out.endswith("\nedited by hand:\n  r2: its env.sh is what runs; run.json, compared here, differs\n")
     (tmp_path / "r2/env.sh").write_text(env)
+    for run, driver in (("r1", "550.90.07"), ("r2", "570.86.15")):
+        event_lines.add(tmp_path / run / "log/1", "ready", "node_ready", node="n1", machine=f"Linux 5.14, NVIDIA {driver}")
+        assert ("NVIDIA 550.90.07 -> Linux 5.14, NVIDIA 570.86.15" in call("diff", "r1", "r2")[1]) == (run == "r2")
+    shutil.rmtree(tmp_path / "r1/log/1")
     for side, which in (("r1", "r1"), ("r2", "r1 and r2")):
         shutil.rmtree(tmp_path / side / "code")
         code, out, _ = call("diff", "r1", "r2")

@@ -11,9 +11,9 @@ from typing import Any, Optional
 
 from kit.base import redact
 from kit.files import safe_read, typed_json
-from kit.plan import key_files, render
+from kit.plan import key_files, render, run_paths
 from kit.plan.run_paths import RunPaths
-from kit.runs import run_dir, run_record
+from kit.runs import events, run_dir, run_record
 from kit.slurm import task_numbers
 
 MOST_LINES = 200  # of one file
@@ -35,6 +35,7 @@ def between(first: Path, second: Path) -> dict[str, list[str]]:
         "packages": _changes(one.packages(), two.packages()),
         "versions": _changes(one.versions(), two.versions()),
         "cluster profile": _lines(one.plan.profile.text, two.plan.profile.text),
+        "machines": _machines(one, two),
         "code": _code(one, two),
         "edited by hand": _edited(one, two),
     }
@@ -150,6 +151,12 @@ class Side:
             "git": str(git.get("revision")),
         }
 
+    def machines(self) -> str:
+        """Return the kernels, drivers and GPUs of the nodes of its jobs; empty if nobody knows."""
+        answers = self.paths.log.glob(f"*/{run_paths.EVENTS}/{events.ANSWERS}")
+        found = {each.text("machine") for path in answers for each in events.read_file(path)}
+        return "; ".join(sorted(found - {""}))
+
     def patch(self) -> str:
         """Return what differed from git's revision."""
         git = self.record.get("git") or {}
@@ -187,6 +194,11 @@ def _changes(one: dict[str, str], two: dict[str, str], *, hides: bool = False) -
         then, now = ("(not there)" if value is None else value for value in (before, after))
         lines.append(f"{name}: {then} -> {now}")
     return lines
+
+
+def _machines(one: Side, two: Side) -> list[str]:
+    then, now = one.machines(), two.machines()
+    return [f"{then} -> {now}"] if then and now and then != now else []
 
 
 def _code(one: Side, two: Side) -> list[str]:

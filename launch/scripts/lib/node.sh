@@ -14,6 +14,22 @@ node::begin() {
   [[ -z "${KIT_UMASK:-}" ]] || share::restore_umask
 }
 
+# node::describe [ROOT] - sets KIT_MACHINE to what results may depend on: this node's kernel, the driver and the models of its GPUs.
+node::describe() {
+  local file word
+  KIT_MACHINE=''
+  for file in "${1:-}"/proc/sys/kernel/osrelease "${1:-}"/sys/module/{nvidia,amdgpu}/version "${1:-}"/proc/driver/nvidia/gpus/*/information; do
+    { read -r word <"${file}"; } 2>/dev/null || continue
+    case "${file}" in
+      */osrelease) word="Linux ${word}" ;;
+      */nvidia/version) word="NVIDIA ${word}" ;;
+      */amdgpu/version) word="amdgpu ${word}" ;;
+      *) word="${word#Model:}" && word="${word#"${word%%[![:space:]]*}"}" ;;
+    esac
+    [[ ", ${KIT_MACHINE}," == *", ${word},"* ]] || KIT_MACHINE+="${KIT_MACHINE:+, }${word}"
+  done
+}
+
 # node::bring_mounts - makes what kit itself mounts on this node, and checks that everything that the job mounts is here.
 node::bring_mounts() {
   [[ -z "${KIT_CACHE:-}" ]] || cache::prepare
@@ -23,12 +39,14 @@ node::bring_mounts() {
   mounts::check
 }
 
-# node::bring_container - makes the container, and starts it where only that shows whether this node can mount the job's data.
+# node::bring_container - makes the container, and starts it where only that shows whether this node can mount the job's data; describes
+# the node then, when the driver is loaded.
 node::bring_container() {
   ((KIT_GPUS_PER_NODE == 0)) || gpus::bring_memory
   runtime::check
   runtime::prepare
   kit::if_there mounts::try_data
+  node::describe
 }
 
 # node::collect_facts - sets KIT_NODE_FACTS. A container may start from an empty environment or from its image's, so what
