@@ -166,6 +166,15 @@ def test_what_slurm_only_called_completing_ended_as_its_daemon_said(reason: str,
     assert [item.state for item in status.query(history.runs())] == [ending]
 
 
+def test_a_run_that_ended_well_says_how_often_its_ranks_began_again(tmp_path: Path) -> None:
+    """By the job itself, or because Slurm took the job back into the queue."""
+    run = submitted(tmp_path, "1")
+    for attempt, name in enumerate(("requeued", "restarting", "requeued", "ends"), 1):
+        event_lines.add(tmp_path / "runs/train-1/log/1", "batch", "start", attempt=attempt)
+        event_lines.add(tmp_path / "runs/train-1/log/1", "batch", name, attempt=attempt, code=0)
+    assert job_status.by_log(run) == ("COMPLETED", "the ranks were started again: 3")
+
+
 def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_path: Path, tools) -> None:
     submitted(tmp_path, "1")
     submitted(tmp_path, "2")

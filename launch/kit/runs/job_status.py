@@ -153,7 +153,7 @@ def by_log(run: Run) -> tuple[str, str]:
     never_met = events.last(found, "never_met")
     if never_met:
         return "COMPLETED", f"warning: {never_met.text('problem')}"
-    restarts = sum(event.name == "restarting" for event in noted)
+    restarts = sum(event.name in events.ANOTHER for event in noted)
     return "COMPLETED", f"the ranks were started again: {restarts}" if restarts else ""
 
 
