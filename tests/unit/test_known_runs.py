@@ -1298,6 +1298,18 @@ def test_what_was_edited_by_hand_ran_elsewhere_or_is_gone_is_not_called_the_same
         assert (code, out) == (0, f"kit: r1 and r2 do not differ, as far as is known\n  code: the copy of {which} is gone, or you cannot read it\n")
 
 
+def test_a_rerun_does_not_wait_for_nodes_where_what_it_mounts_is_gone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    on_nodes = "{source: /nvme, target: /nvme, on_nodes: true}"
+    (tmp_path / "job.yaml").write_text(f"command: train.py\nruntime: none\nmounts: ['{data}:{data}', {on_nodes}]\n")
+    assert call("submit", "job.yaml", "--output", "r1")[0] == call("rerun", "r1", "--output", "r2")[0] == 0
+    data.rmdir()
+    code, _, errors = call("rerun", "r1", "--output", "r3")
+    assert code == 1 and f"kit: {data} is gone, which the run mounts\n  fix: put it back\n" in errors
+    assert not (tmp_path / "r3").exists()
+
+
 def test_a_rerun_leaves_out_no_node_that_was_bad_on_the_day_of_the_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     """sbatch refuses a job that leaves out a node which is gone."""
     noted = tmp_path / "state/kit/bad-nodes/generic"

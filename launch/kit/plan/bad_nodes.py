@@ -6,7 +6,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from kit import slurm
 from kit.base.formats import DAY_S
@@ -56,13 +56,13 @@ def left_out(path: str) -> tuple[Bad, ...]:
     return tuple(node for node in noted if known is None or node.name in known)
 
 
-def still_left_out(exclude: str, noted: tuple[Bad, ...]) -> tuple[str, tuple[Bad, ...]]:
+def still_left_out(exclude: Optional[str], noted: tuple[Bad, ...]) -> tuple[str, tuple[Bad, ...]]:
     """Return an old job's --exclude with the noted nodes that are bad still, and these.
 
     Others may have been mended; and sbatch refuses the names of those that are gone.
     """
     still = tuple(node for node in noted if node.until_s > time.time())
-    own = exclude.removesuffix(",".join(node.name for node in noted)).rstrip(",")
+    own = (exclude or "").removesuffix(",".join(node.name for node in noted)).rstrip(",")
     return ",".join(filter(None, [own, *(node.name for node in still)])), still
 
 

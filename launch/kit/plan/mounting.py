@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
 
-from kit.base.errors import Problems
+from kit.base.errors import KitError, Problems
 from kit.config import expansion, mount_list, paths, plugins
 from kit.config.job import Job
 from kit.config.mount_list import Mount
@@ -154,9 +155,7 @@ def _is_squashfs(file: str) -> Optional[bool]:
 def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool) -> None:
     for index, mount in enumerate(own):
         fix = expansion.fix(mount.source, "")
-        # A device of the nodes need not be on a login node.
-        may_lack = not fix and (mount.on_nodes or mount.source.startswith("/dev/"))
-        is_missing = not may_lack and not os.path.exists(mount.source)
+        is_missing = _is_gone(mount) or (fix != "" and not os.path.exists(mount.source))
         if is_missing and is_elsewhere and not fix:
             problem = f"not on this machine: {mount.source}, which the job mounts"
             problems.warn(mount.where, problem, "check the path on the nodes")
@@ -166,6 +165,20 @@ def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool
             problems.add(mount.where, f"no such file or folder to mount: {mount.source}", fix)
         if any(other.target == mount.target for other in own[:index]):
             problems.add(mount.where, f"two mounts have the target {mount.target}", "keep one")
+
+
+def refuse_gone(mounts: Iterable[Mount], run_dir: str) -> None:
+    """Raise KitError for what a run mounts once more and this machine no longer has."""
+    for mount in mounts:
+        if mount.source != run_dir and _is_gone(mount):  # that folder is yet to be made
+            raise KitError(f"{mount.source} is gone, which the run mounts", "put it back")
+
+
+def _is_gone(mount: Mount) -> bool:
+    """Return whether this machine should have what is mounted, and has not."""
+    # A device of the nodes need not be on a login node.
+    may_lack = mount.on_nodes or mount.source.startswith("/dev/")
+    return not may_lack and not os.path.exists(mount.source)
 
 
 def check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:

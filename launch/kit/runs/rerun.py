@@ -146,9 +146,7 @@ def _moved(plan: Plan, new: str) -> Plan:
     # What it waited for has ended, and Slurm may have forgotten it; `singleton` names no job.
     kept = (item for item in plan.header if item[0] != "dependency" or ":" not in (item[1] or ""))
     header = {name: new if name == "chdir" else value for name, value in kept}
-    nodes, still = bad_nodes.still_left_out(
-        header.pop("exclude", None) or "", plan.reasons.left_out
-    )
+    nodes, still = bad_nodes.still_left_out(header.pop("exclude", None), plan.reasons.left_out)
     header |= {"exclude": nodes} if nodes else {}
     return replace(
         plan,
@@ -194,7 +192,7 @@ def _with_image(plan: Plan) -> Plan:
 def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
     problems = Problems()
     if file := plan.container.packages.file:
-        fix = "submit the job again, which makes them anew"
+        fix = f"submit the job again; the versions that they had are in {old.record}"
         if not os.path.isfile(file):
             raise KitError(f"{file} is gone, which held the run's Python packages", fix)
         if image_files.digest(Path(file)) != plan.container.packages.sha256:
@@ -209,6 +207,7 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
     if not os.path.isdir(workdir):
         fix = f"the run's data and results belong there; make it again: mkdir -p {workdir}"
         raise KitError(f"the working directory {workdir} is gone", fix)
+    mounting.refuse_gone(plan.container.mounts, plan.layout.run_dir)
     if not old.library.is_dir():
         fix = "submit the job again"
         raise KitError(f"{old.library} is gone, which held the run's scripts", fix)
