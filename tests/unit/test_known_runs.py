@@ -1272,8 +1272,22 @@ def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: P
     call("submit", "train.py", "--code", "live", "--output", "r1", "--", "--save", "x")
     env = (tmp_path / "r1/env.sh").read_text()
     (tmp_path / "r1/env.sh").write_text(env.replace("--save", "--mine"))
-    assert "env.sh was edited by hand" in call("rerun", "r1", "--output", "r3")[2]
+    assert "kit: edited by hand: env.sh; " in call("rerun", "r1", "--output", "r3")[2]
     assert run_dir.load(tmp_path / "r3")["edited"] == ("env.sh",)
+
+
+def test_lines_of_bash_that_were_edited_in_a_run_directory_are_told(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: x\nruntime: none\nsetup: echo 1\nscript: |\n  echo ü\n  python train.py\n")
+    call("submit", "job.yaml", "--output", "r1")
+    assert "edited" not in call("rerun", "r1", "--output", "r2")[2] and "edited" not in run_dir.load(tmp_path / "r2")
+    for name in ("setup.sh", "script.sh"):
+        with (tmp_path / "r2" / name).open("a") as file:
+            file.write("echo 2\n")
+    assert "kit: edited by hand: script.sh, setup.sh; " in call("rerun", "r2", "--output", "r3")[2]
+    assert run_dir.load(tmp_path / "r3")["edited"] == ("script.sh", "setup.sh")
+    lines = [f"  r2: its {name} is what runs; run.json, compared here, differs" for name in ("script.sh", "setup.sh")]
+    assert call("diff", "r1", "r2")[1].partition("\nedited by hand:\n")[2].splitlines() == lines
+    assert "edited by hand" not in call("diff", "r2", "r3")[1]
 
 
 def test_what_was_edited_by_hand_ran_elsewhere_or_is_gone_is_not_called_the_same(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

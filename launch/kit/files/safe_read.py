@@ -62,6 +62,14 @@ def text(path: str | Path, most: int = 1 << 20) -> str:
         return ""
 
 
+def source(path: str | Path) -> str:
+    """Return a whole text with its bytes that are no UTF-8; "" where it cannot be read."""
+    try:
+        return read(path).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
 def names(folder: str | Path) -> list[str]:
     """Return the names in a folder; none where it cannot be listed."""
     try:

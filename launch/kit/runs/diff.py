@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from kit.base import redact
 from kit.files import safe_read, typed_json
-from kit.plan import key_files, render, run_paths
+from kit.plan import key_files, run_paths
 from kit.plan.run_paths import RunPaths
 from kit.runs import events, run_dir, run_record
 from kit.slurm import task_numbers
@@ -76,12 +76,10 @@ class Side:
         """Return whether its copy of the code is there, for this user: an archive may lack it."""
         return os.access(self.paths.code, os.R_OK | os.X_OK)
 
-    def env(self) -> str:
-        """Return what env.sh says; nothing where it cannot be read."""
-        try:
-            return safe_read.read(self.paths.env).decode("utf-8", "surrogateescape")
-        except OSError:
-            return ""
+    def text(self, name: str) -> str:
+        """Return what a script says, or env.sh; nothing where it cannot be read."""
+        text = safe_read.source(self.paths.folder / name)
+        return text.replace(self.plan.layout.run_dir or "\0", "RUN")
 
     def _show(self, value: Any) -> str:
         if isinstance(value, (list, tuple)):
@@ -217,13 +215,13 @@ def _code(one: Side, two: Side) -> list[str]:
 
 
 def _edited(one: Side, two: Side) -> list[str]:
-    """Return whose env.sh says something else than its run.json, by which runs are compared."""
-    texts = {side.env().replace(side.plan.layout.run_dir or "\0", "RUN") for side in (one, two)}
-    if len(texts) == 1:
-        return []
-    is_known = [side for side in (one, two) if side.plan.program.command and side.env()]
-    edited = [side.name for side in is_known if render.is_edited(side.env(), side.plan)]
-    return [f"{name}: its env.sh is what runs; run.json, compared here, differs" for name in edited]
+    """Return which files say something else than their run.json, by which runs are compared."""
+    return [
+        f"{side.name}: its {name} is what runs; run.json, compared here, differs"
+        for side in (one, two)
+        for name in run_dir.edited(side.paths.folder, side.plan)
+        if one.text(name) != two.text(name)
+    ]
 
 
 def _of_file(name: str, one: Optional[Path], two: Optional[Path], is_keyring: bool) -> list[str]:

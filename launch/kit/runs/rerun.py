@@ -80,13 +80,13 @@ def write(earlier: EarlierRun, plan: Plan) -> Path:
     with run_dir.make_run(plan) as folder:
         old, new = earlier.run.paths, RunPaths(folder)
         _copy_scripts(old, new, plan.program.launcher)
-        is_edited = _edit_scripts(new, earlier.plan, plan)
+        edited = _edit_scripts(new, earlier.plan, plan)
         new.log.mkdir()
         shutil.copytree(old.library, new.library, copy_function=_copy)
         if not earlier.is_live:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(old.code, new.code, symlinks=True, ignore=ignore, copy_function=_copy)
-        run_dir.save(folder, _new_record(earlier, plan, is_edited=is_edited))
+        run_dir.save(folder, _new_record(earlier, plan, edited))
     return Path(plan.layout.run_dir)
 
 
@@ -240,21 +240,21 @@ def _copy(source: str | Path, target: str | Path) -> None:
         raise KitError(f"{source} cannot be copied: {error.strerror}", fix) from None
 
 
-def _new_record(earlier: EarlierRun, plan: Plan, *, is_edited: bool) -> RunRecord:
+def _new_record(earlier: EarlierRun, plan: Plan, edited: tuple[str, ...]) -> RunRecord:
     now = run_record.new(plan, earlier.record.get("code", CodeRecord(live=True)))
     own: RunRecord = {"kit": earlier.record.get("kit", ""), "rerun_of": earlier.run.folder}
     if not earlier.is_live:
         own["git"] = earlier.record.get("git")
-    if is_edited:
-        own["edited"] = (run_paths.ENV,)
+    if edited:
+        own["edited"] = edited
     return {**now, **own}
 
 
 # ---------------------------------------------------------------- what differs in the scripts
 
 
-def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
-    """Write what differs from the earlier run; say and return whether a user has edited env.sh."""
+def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> tuple[str, ...]:
+    """Write what differs from the earlier run; say and return what a user has edited."""
     for name in ("chdir", "array", "dependency", "exclude"):
         values = (dict(plan.header).get(name) for plan in (before, after))
         lines = (f"#SBATCH --{name}={sbatch(value)}\n" if value else "" for value in values)
@@ -264,11 +264,10 @@ def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> bool:
     old_image, new_image = (render.image(plan.container) for plan in (before, after))
     if old_image != new_image:
         _set_values(paths.env, new_image)
-    text = paths.env.read_text(encoding="utf-8", errors="surrogateescape")
-    if is_edited := render.is_edited(text, before):
-        known = f"what it says is what runs, whatever run.json says of {before.layout.name}"
-        warn(f"kit: env.sh was edited by hand: {known}")
-    return is_edited
+    if edited := run_dir.edited(paths.folder, before):
+        known = f"what stands there runs, whatever run.json says of {before.layout.name}"
+        warn(f"kit: edited by hand: {', '.join(edited)}; {known}")
+    return edited
 
 
 def _replace(file: Path, before: str, after: str) -> None:
