@@ -1272,18 +1272,18 @@ def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: P
     call("submit", "train.py", "--code", "live", "--output", "r1", "--", "--save", "x")
     env = (tmp_path / "r1/env.sh").read_text()
     (tmp_path / "r1/env.sh").write_text(env.replace("--save", "--mine"))
-    assert "kit: edited by hand: env.sh; " in call("rerun", "r1", "--output", "r3")[2]
+    assert "kit: changed since the submission: env.sh; " in call("rerun", "r1", "--output", "r3")[2]
     assert run_dir.load(tmp_path / "r3")["edited"] == ("env.sh",)
 
 
 def test_lines_of_bash_that_were_edited_in_a_run_directory_are_told(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: x\nruntime: none\nsetup: echo 1\nscript: |\n  echo ü\n  python train.py\n")
     call("submit", "job.yaml", "--output", "r1")
-    assert "edited" not in call("rerun", "r1", "--output", "r2")[2] and "edited" not in run_dir.load(tmp_path / "r2")
+    assert "changed" not in call("rerun", "r1", "--output", "r2")[2] and "edited" not in run_dir.load(tmp_path / "r2")
     for name in ("setup.sh", "script.sh"):
         with (tmp_path / "r2" / name).open("a") as file:
             file.write("echo 2\n")
-    assert "kit: edited by hand: script.sh, setup.sh; " in call("rerun", "r2", "--output", "r3")[2]
+    assert "kit: changed since the submission: script.sh, setup.sh; " in call("rerun", "r2", "--output", "r3")[2]
     assert run_dir.load(tmp_path / "r3")["edited"] == ("script.sh", "setup.sh")
     lines = [f"  r2: its {name} is what runs; run.json, compared here, differs" for name in ("script.sh", "setup.sh")]
     assert call("diff", "r1", "r2")[1].partition("\nedited by hand:\n")[2].splitlines() == lines
@@ -1310,6 +1310,25 @@ def test_what_was_edited_by_hand_ran_elsewhere_or_is_gone_is_not_called_the_same
         shutil.rmtree(tmp_path / side / "code")
         code, out, _ = call("diff", "r1", "r2")
         assert (code, out) == (0, f"kit: r1 and r2 do not differ, as far as is known\n  code: the copy of {which} is gone, or you cannot read it\n")
+
+
+def test_a_rerun_says_which_of_its_code_is_not_as_it_was_copied(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    (tmp_path / "project/sub ü").mkdir(parents=True)
+    for name in ("train.py", "sub ü/lib.py", "a\nb.py", "\\.py"):
+        (tmp_path / "project" / name).write_text(f"# {name!r}\n")
+    (tmp_path / "project/link.py").symlink_to("train.py")
+    call("submit", "train.py", "--workdir", "project", "--output", "r1")
+    assert (
+        subprocess.run(["sha256sum", "--check", "../code.sha256"], cwd="r1/code").returncode == 0
+        and len((tmp_path / "r1/code.sha256").read_text().splitlines()) == 3
+    )
+    (tmp_path / "r1/code/results.txt").write_text("1\n")  # beside the program, by its __file__
+    assert "changed" not in call("rerun", "r1", "--output", "r2")[2]
+    (tmp_path / "r1/code/train.py").write_text("# train.py!\n")
+    (tmp_path / "r1/code/sub ü/lib.py").unlink()
+    assert "kit: changed since the submission: code/train.py, code/sub ü/lib.py; " in call("rerun", "r1", "--output", "r3")[2]
+    assert run_dir.load(tmp_path / "r3")["edited"] == ("code/train.py", "code/sub ü/lib.py")
+    assert "kit: changed since the submission: code/train.py, code/sub ü/lib.py; " in call("rerun", "r3", "--output", "r4")[2]
 
 
 def test_a_rerun_does_not_wait_for_nodes_where_what_it_mounts_is_gone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ SHELL = "shell.sh"  # with kit shell
 JUPYTER = "jupyter.sh"
 LIBRARY = "lib"  # what the scripts source
 CODE = "code"
+SUMS = "code.sha256"  # of its files, as sha256sum prints them
 LOG = "log"
 EVENTS = "events"  # in the folder of a job
 SECRETS = ".secrets"

@@ -6,8 +6,8 @@ results go.
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Iterable
 from dataclasses import replace
@@ -177,11 +177,14 @@ def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str
 def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
     """Copy the files to a new folder, and return what run.json says of it.
 
-    Symbolic links remain links, and what was left out is linked to.
+    Symbolic links remain links, and what was left out is linked to. Beside it are the files' sums.
     """
     place.mkdir(mode=0o700)
-    sizes = [_copy_one(snapshot, name, place) for name in snapshot.sources.names]
-    copied = [size for size in sizes if size is not None]
+    made = {name: _copy_one(snapshot, name, place) for name in snapshot.sources.names}
+    copied = {name: content for name, content in made.items() if content is not None}
+    sums = (f"{content.sha256}  {name}\n" for name, content in copied.items() if content.sha256)
+    text = "".join(line for line in sums if line.count("\n") == 1)
+    place.with_name(run_paths.SUMS).write_bytes(text.encode("utf-8", "surrogateescape"))
     wanted, notes = snapshot.sources.to_link()
     linked = [name for name in wanted if _link(snapshot, name, place)]
     for note in notes:
@@ -190,14 +193,19 @@ def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
         "live": False,
         "folder": run_paths.CODE,
         "files": len(copied),
-        "bytes": sum(copied),
+        "bytes": sum(content.bytes for content in copied.values()),
         "used": snapshot.used,
         "linked": len(linked),
     }
 
 
-def _copy_one(snapshot: Snapshot, name: str, place: Path) -> Optional[int]:
-    """Return the size of the copy in bytes; None where the file, such as an editor's, is gone."""
+class _Content(NamedTuple):
+    bytes: int = 0
+    sha256: str = ""  # of a file
+
+
+def _copy_one(snapshot: Snapshot, name: str, place: Path) -> Optional[_Content]:
+    """Return what was copied; None where the file, such as an editor's, is gone."""
     source, target = os.path.join(snapshot.sources.root, name), place / name
     if safe_write.is_behind_link(place, name) or os.path.lexists(target):
         return None  # a Mac's disk takes Data and data for one name
@@ -205,7 +213,7 @@ def _copy_one(snapshot: Snapshot, name: str, place: Path) -> Optional[int]:
     try:
         if os.path.islink(source):
             os.symlink(_link_target(os.readlink(source), name, snapshot.workdir), target)
-            return 0
+            return _Content()
         # No hard link: an editor that writes in place would change the copy.
         file = open(source, "rb")  # noqa: SIM115 - copying fails for other reasons
     except FileNotFoundError:
@@ -216,10 +224,11 @@ def _copy_one(snapshot: Snapshot, name: str, place: Path) -> Optional[int]:
             f"cannot read {source} for the snapshot of the code: {error.strerror}", fix
         ) from None
     with file, target.open("xb") as out:
-        shutil.copyfileobj(file, out, 1 << 20)
+        content = file.read()  # source_files.LARGE at most
+        out.write(content)
         facts = os.fstat(file.fileno())
     target.chmod(0o700 if facts.st_mode & stat.S_IXUSR else 0o600)
-    return facts.st_size
+    return _Content(len(content), hashlib.sha256(content).hexdigest())
 
 
 def _link_target(target: str, name: str, workdir: str) -> str:

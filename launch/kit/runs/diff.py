@@ -13,7 +13,7 @@ from kit.base import redact
 from kit.files import safe_read, typed_json
 from kit.plan import key_files, run_paths
 from kit.plan.run_paths import RunPaths
-from kit.runs import events, run_dir, run_record
+from kit.runs import edited, events, run_dir, run_record
 from kit.slurm import task_numbers
 
 MOST_LINES = 200  # of one file
@@ -219,7 +219,7 @@ def _edited(one: Side, two: Side) -> list[str]:
     return [
         f"{side.name}: its {name} is what runs; run.json, compared here, differs"
         for side in (one, two)
-        for name in run_dir.edited(side.paths.folder, side.plan)
+        for name in edited.files(side.paths.folder, side.plan)
         if one.text(name) != two.text(name)
     ]
 

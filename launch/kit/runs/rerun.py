@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import KitError, Problems, UsageError, warn
+from kit.base.formats import first
 from kit.base.quote import sbatch
 from kit.config import image_files, plugins
 from kit.config.mount_list import Mount
@@ -19,7 +20,7 @@ from kit.plan.plan import Plan
 from kit.plan.resolve import check_line
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
-from kit.runs import array_status, history, lookup, run_dir, run_record
+from kit.runs import array_status, edited, history, lookup, run_dir, run_record
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -77,16 +78,21 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
 
 def write(earlier: EarlierRun, plan: Plan) -> Path:
     """Create the new run directory from the old one, and return it."""
+    place = Path(earlier.run.folder)
+    changed = (*edited.files(place, earlier.plan), *edited.code(place))
+    if changed:
+        known = f"what stands there runs, whatever run.json says of {earlier.plan.layout.name}"
+        warn(f"kit: changed since the submission: {first(changed, 5)}; {known}")
     with run_dir.make_run(plan) as folder:
         old, new = earlier.run.paths, RunPaths(folder)
         _copy_scripts(old, new, plan.program.launcher)
-        edited = _edit_scripts(new, earlier.plan, plan)
+        _edit_scripts(new, earlier.plan, plan)
         new.log.mkdir()
         shutil.copytree(old.library, new.library, copy_function=_copy)
         if not earlier.is_live:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(old.code, new.code, symlinks=True, ignore=ignore, copy_function=_copy)
-        run_dir.save(folder, _new_record(earlier, plan, edited))
+        run_dir.save(folder, _new_record(earlier, plan, changed))
     return Path(plan.layout.run_dir)
 
 
@@ -220,7 +226,7 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
 
 def _copy_scripts(old: RunPaths, new: RunPaths, launcher: str) -> None:
     own = (run_paths.SCRIPT, run_paths.ENV, f"{launcher}.sh")
-    optional = (run_paths.STARTER, *run_paths.LINES.values(), run_paths.PY_SPY)
+    optional = (run_paths.STARTER, *run_paths.LINES.values(), run_paths.PY_SPY, run_paths.SUMS)
     for name in (*own, *optional):
         if (old.folder / name).exists():
             _copy(old.folder / name, new.folder / name)
@@ -240,21 +246,21 @@ def _copy(source: str | Path, target: str | Path) -> None:
         raise KitError(f"{source} cannot be copied: {error.strerror}", fix) from None
 
 
-def _new_record(earlier: EarlierRun, plan: Plan, edited: tuple[str, ...]) -> RunRecord:
+def _new_record(earlier: EarlierRun, plan: Plan, changed: tuple[str, ...]) -> RunRecord:
     now = run_record.new(plan, earlier.record.get("code", CodeRecord(live=True)))
     own: RunRecord = {"kit": earlier.record.get("kit", ""), "rerun_of": earlier.run.folder}
     if not earlier.is_live:
         own["git"] = earlier.record.get("git")
-    if edited:
-        own["edited"] = edited
+    if changed:
+        own["edited"] = changed
     return {**now, **own}
 
 
 # ---------------------------------------------------------------- what differs in the scripts
 
 
-def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> tuple[str, ...]:
-    """Write what differs from the earlier run; say and return what a user has edited."""
+def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> None:
+    """Write what differs from the earlier run."""
     for name in ("chdir", "array", "dependency", "exclude"):
         values = (dict(plan.header).get(name) for plan in (before, after))
         lines = (f"#SBATCH --{name}={sbatch(value)}\n" if value else "" for value in values)
@@ -264,10 +270,6 @@ def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> tuple[str, ...]
     old_image, new_image = (render.image(plan.container) for plan in (before, after))
     if old_image != new_image:
         _set_values(paths.env, new_image)
-    if edited := run_dir.edited(paths.folder, before):
-        known = f"what stands there runs, whatever run.json says of {before.layout.name}"
-        warn(f"kit: edited by hand: {', '.join(edited)}; {known}")
-    return edited
 
 
 def _replace(file: Path, before: str, after: str) -> None:

@@ -22,7 +22,7 @@ from kit.config import image_files, paths
 from kit.files import locks, remove, replace, safe_read, typed_json
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
-from kit.plan.render import is_edited, render
+from kit.plan.render import render
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
 from kit.runs import run_record, secret_file, sharing
@@ -205,7 +205,16 @@ def _own_names(run: Path, record: RunRecord) -> list[str]:
     scripts += [*run_paths.LINES.values(), run_paths.PY_SPY, run_paths.SHELL, run_paths.JUPYTER]
     folders = (run_paths.SECRETS, run_paths.CODE, run_paths.LIBRARY)
     unfinished = (path.name for path in run.glob(".run.json.*"))
-    return [*folders, *scripts, *unfinished, run_paths.IMAGE, _IGNORE, _MARK, run_paths.RECORD]
+    return [
+        *folders,
+        *scripts,
+        *unfinished,
+        run_paths.IMAGE,
+        run_paths.SUMS,
+        _IGNORE,
+        _MARK,
+        run_paths.RECORD,
+    ]
 
 
 def load(run: Path) -> RunRecord:
@@ -232,18 +241,6 @@ def read_record(run: Path) -> RunRecord:
         return load_sound(run)
     except KitError:
         return {}
-
-
-def edited(run: Path, plan: Plan) -> tuple[str, ...]:
-    """Return which of the files that say what runs were edited by hand: the plan is recorded."""
-    names = {run_paths.ENV: "", **{name: key for key, name in run_paths.LINES.items()}}
-    texts = {name: safe_read.source(run / name) for name in names}
-    found = [
-        name for name, key in names.items() if key and texts[name] != getattr(plan.program, key)
-    ]
-    if plan.program.command and is_edited(texts[run_paths.ENV], plan):
-        found.insert(0, run_paths.ENV)
-    return tuple(name for name in found if texts[name])  # another user's may not be readable
 
 
 def recorded_plan(run: Path) -> Plan:
