@@ -393,9 +393,15 @@ def for_a_node(answers: str) -> tuple[list[str], str]:
     ],
 )
 def test_of_the_nodes_that_slurm_has_given_up_each_is_named(states: str, lost: str) -> None:
-    events, errors = for_a_node(f"scontrol() {{ echo 'JobId=7 JobState=NODE_FAIL Restarts=0 X=1'; }}\nsinfo() {{ printf '{states}\\n'; }}")
+    events, errors = for_a_node(f"scontrol() {{ echo 'JobId=7 JobState=COMPLETING Reason=NodeDown Restarts=0 X=1'; }}\nsinfo() {{ printf '{states}\\n'; }}")
     assert events == ([f"node_lost node {lost}"] if lost else [])
     assert ("kit: error: node2: this node is " in errors) == bool(lost)
+
+
+def test_nodes_that_slurm_switches_off_after_each_job_are_not_named() -> None:
+    """With PowerDownOnIdle it says so of all nodes of a job that is cancelled, or whose time is up."""
+    events, errors = for_a_node("scontrol() { echo 'JobId=7 JobState=COMPLETING Reason=TimeLimit Restarts=0 X=1'; }\nsinfo() { printf 'node%d completing!\\n' 1 2 3; }")
+    assert (events, "this node is" in errors, "these nodes are" in errors) == ([], False, False)
 
 
 def test_many_nodes_that_are_given_up_are_named_in_one_message(tmp_path: Path) -> None:

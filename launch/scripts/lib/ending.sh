@@ -86,14 +86,15 @@ ending::ask_slurm() {
   facts=" ${facts}${more} "
 }
 
-# ending::name_down - names the nodes that Slurm calls down or failed. If there are none, names those that do not answer Slurm; else those
-# that it switches off, under the job, as for a machine of a cloud that is gone.
+# ending::name_down - names the nodes that Slurm calls down or failed. If there are none, names those that do not answer Slurm; else, if the
+# caller's `facts` say that a node ended the job, those that it switches off, as for a machine of a cloud that is gone: with PowerDownOnIdle
+# it switches off the nodes of every job that ends.
 ending::name_down() {
   local found
   local -a lost
   found="$(timeout 10 sinfo --all --noheader --Node --nodes="${SLURM_JOB_NODELIST}" --format='%N %T' 2>/dev/null | sort -u || true)"
   mapfile -t lost < <(grep -E ' (down|fail)' < <(printf '%s\n' "${found}") || grep -F '*' < <(printf '%s\n' "${found}") ||
-    sed -nE 's/ (idle|completing)[!%~]$/ being switched off/p' < <(printf '%s\n' "${found}"))
+    { [[ "${facts}" != *' Reason=NodeDown '* ]] || sed -nE 's/ (idle|completing)[!%~]$/ being switched off/p' < <(printf '%s\n' "${found}"); })
   ending::name_lost "${lost[@]}"
 }
 
