@@ -190,9 +190,15 @@ def test_states_are_read_from_scontrol(line: str, state: str, code: int, active:
     assert (found.name, found.exit_code, found.active, found.nodes) == (state, code, active, "n[1-2]")
 
 
-def test_the_nodes_of_a_failed_job_that_are_gone_are_told_from_the_others(stub) -> None:
-    gone = ["n1 down", "n2 failing", "n3 mixed*", "n4 idle%", "n5 completing!", "n6 idle~"]
-    stub("sinfo", f"printf '%s\\n' {' '.join(map(repr, [*gone, 'n7 idle', 'n8 mixed', 'n9 allocated#']))}")
+@pytest.mark.parametrize(
+    ("gone", "others"),
+    [
+        (["n1 down", "n2 failing", "n3 mixed*"], ["n4 idle%", "n5 completing!", "n7 idle"]),  # PowerDownOnIdle switches the others off, too
+        (["n4 idle%", "n5 completing!", "n6 idle~"], ["n7 idle", "n8 mixed", "n9 allocated#"]),
+    ],
+)
+def test_the_nodes_of_a_failed_job_that_are_gone_are_told_from_the_others(gone: list[str], others: list[str], stub) -> None:
+    stub("sinfo", f"printf '%s\\n' {' '.join(map(repr, [*gone, *others]))}")
     assert slurm.down_nodes("n[1-9]") == [line.split()[0] for line in gone]
 
 

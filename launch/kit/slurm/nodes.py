@@ -111,11 +111,15 @@ def reservation(names: str) -> Reservation:
 
 
 def down_nodes(nodes: str) -> list[str]:
-    """Return those of the nodes of a job that Slurm holds for dead, or switches off."""
+    """Return those of the nodes of a lost job that Slurm holds for dead, else that it switches off.
+
+    With PowerDownOnIdle it switches off the others, too.
+    """
     sinfo = ["sinfo", "--all", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %T"]
     lines = client.run(sinfo).stdout.split("\n")
-    is_dead = re.compile(r" (down|fail|\S*\*|(idle|completing)[!%~]$)")
-    return sorted({line.split()[0] for line in lines if is_dead.search(line)})
+    dead = {line.split()[0] for line in lines if re.search(r" (down|fail|\S*\*)", line)}
+    off = {line.split()[0] for line in lines if re.search(" (idle|completing)[!%~]$", line)}
+    return sorted(dead or off)
 
 
 def config(within_s: float = client.PATIENCE_S) -> dict[str, str]:
