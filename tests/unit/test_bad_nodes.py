@@ -41,24 +41,36 @@ def test_a_bad_node_is_left_out_of_the_next_job_with_its_last_reason(noted: Path
 @pytest.mark.parametrize(
     ("knows", "options", "clusters", "left_out"),
     [
-        ("printf 'node%s\\n' 1 2 3", (), "", ["node3"]),
-        ("printf 'other%s\\n' 1 2 3", (), "", []),
-        ("true", (), "", []),
-        ("printf 'node%s   \\n' '3  idle+cloud+powered_down' '5  down+powered_down' 6", (), "", ["node5"]),
-        ("echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1", (), "", ["node3,node5"]),
-        ("printf 'node%s\\n' 1 2 3", ("--slurm", "clusters=other"), "", []),
-        ("printf 'node%s\\n' 1 2 3", (), "other", []),
+        ("printf 'NodeName=node%s State=IDLE\\n' 1 2 3", (), "", ["node3"]),
+        ("printf 'NodeName=other%s State=IDLE\\n' 1 2 3", (), "", []),
+        ("echo No nodes in the system", (), "", []),
+        ("printf 'NodeName=node%s BootTime=None\\n' '3 State=IDLE+CLOUD+POWERED_DOWN' '5 State=DOWN+POWERED_DOWN' '6 State=IDLE'", (), "", ["node5"]),
+        ("printf 'NodeName=node%s\\n' '3 State=MIXED+CLOUD BootTime=8999999999' '5 State=IDLE BootTime=8999999999'", (), "", ["node5"]),
+        ("printf 'NodeName=node%s\\n' '3 State=MIXED+CLOUD BootTime=1700000000' '5 State=IDLE+CLOUD BootTime=None'", (), "", ["node3,node5"]),
+        ("echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1", (), "", ["node3,node5"]),
+        ("printf 'NodeName=node%s State=IDLE\\n' 1 2 3", ("--slurm", "clusters=other"), "", []),
+        ("printf 'NodeName=node%s State=IDLE\\n' 1 2 3", (), "other", []),
     ],
-    ids=["this cluster", "another cluster", "no node at present", "of a cloud", "no answer", "a job for another cluster", "a shell for another cluster"],
+    ids=[
+        "this cluster",
+        "another cluster",
+        "no node at present",
+        "switched off in a cloud",
+        "another machine of a cloud",
+        "the same machine of a cloud",
+        "no answer",
+        "a job for another cluster",
+        "a shell for another cluster",
+    ],
 )
 def test_nodes_of_another_cluster_are_not_left_out(
     knows: str, options: tuple[str, ...], clusters: str, left_out: list[str], noted: Path, tmp_path: Path, kit
 ) -> None:
     """sbatch refuses a job that leaves out a node which its cluster does not have."""
-    sinfo = tmp_path / "bin/sinfo"
-    sinfo.parent.mkdir()
-    sinfo.write_text(f"#!/bin/sh\n{knows}\n")
-    sinfo.chmod(0o755)
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f"#!/bin/sh\n{knows}\n")
+    scontrol.chmod(0o755)
     (tmp_path / "train.py").touch()
     shell = {"XDG_STATE_HOME": str(tmp_path / "state"), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SBATCH_CLUSTERS": clusters}
     kit("render", "train.py", "--output", "run", *options, **shell)

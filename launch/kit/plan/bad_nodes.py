@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -19,7 +20,11 @@ PATIENCE_S = 5
 class Bad(NamedTuple):
     name: str
     why: str
-    until_s: float  # seconds since 1970
+    noted_s: float  # seconds since 1970
+
+    @property
+    def until_s(self) -> float:
+        return self.noted_s + REMEMBERED_S
 
     @property
     def until(self) -> str:
@@ -42,18 +47,20 @@ def bad(path: str) -> list[Bad]:
         noted, _, rest = line.partition(" ")
         name, _, why = rest.partition(" ")
         if re.fullmatch("[0-9]{1,10}", noted) and name and int(noted) + REMEMBERED_S > time.time():
-            found[name] = Bad(name, why, int(noted) + REMEMBERED_S)
+            found[name] = Bad(name, why, int(noted))
     return list(found.values())
 
 
 def left_out(path: str) -> tuple[Bad, ...]:
-    """Return the bad nodes that this Slurm knows.
+    """Return the bad nodes that this Slurm knows, and that are still the same machines.
 
     Clusters may share the record, and sbatch refuses a job that leaves out an unknown node.
     """
     noted = bad(path)
-    known = slurm.node_names(PATIENCE_S) if noted else set()
-    return tuple(node for node in noted if known is None or node.name in known)
+    since = slurm.machines(PATIENCE_S) if noted else {}
+    if since is None:
+        return tuple(noted)
+    return tuple(node for node in noted if since.get(node.name, math.inf) <= node.noted_s)
 
 
 def still_left_out(exclude: Optional[str], noted: tuple[Bad, ...]) -> tuple[str, tuple[Bad, ...]]:

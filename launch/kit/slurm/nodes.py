@@ -19,17 +19,25 @@ def partitions(within_s: float) -> list[str]:
     return []
 
 
-def node_names(within_s: float) -> Optional[set[str]]:
-    """Return the names of all nodes; None if Slurm does not answer in time.
+def machines(within_s: float) -> Optional[dict[str, float]]:
+    """Return since when each node is the machine that it is; None if Slurm does not answer in time.
 
-    Without those of a cloud that are switched off: each is another machine when it is on again.
+    In seconds since 1970, 0 where that is not known. In a cloud, it is another machine after each
+    start; one that is switched off there is none.
     """
-    with contextlib.suppress(KitError):
-        columns = "--Format=NodeList:100,StateComplete:100"
-        command = ["sinfo", "--all", "--noheader", "--Node", columns]
-        rows = [line.split() for line in client.ask(command, within_s=within_s).splitlines()]
-        return {row[0] for row in rows if row and not re.search("cloud.*power", " ".join(row[1:]))}
-    return None
+    found: dict[str, float] = {}
+    command = ["scontrol", "--all", "show", "node", "--oneliner"]
+    try:
+        answer = client.ask(command, within_s=within_s, SLURM_TIME_FORMAT="%s")
+    except KitError:
+        return None
+    for line in answer.splitlines():
+        facts = dict(reversed(re.findall(r"(?:^| )(NodeName|State|BootTime)=(\S*)", line)))
+        name, state, booted = (facts.get(key, "") for key in ("NodeName", "State", "BootTime"))
+        is_in_cloud = "CLOUD" in state
+        if name and not (is_in_cloud and "POWER" in state):
+            found[name] = float(booted) if is_in_cloud and booted.isdecimal() else 0.0
+    return found
 
 
 def job_partitions(named: str) -> tuple[str, Optional[int]]:
