@@ -400,7 +400,9 @@ def test_of_the_nodes_that_slurm_has_given_up_each_is_named(states: str, lost: s
 
 def test_nodes_that_slurm_switches_off_after_each_job_are_not_named() -> None:
     """With PowerDownOnIdle it says so of all nodes of a job that is cancelled, or whose time is up."""
-    events, errors = for_a_node("scontrol() { echo 'JobId=7 JobState=COMPLETING Reason=TimeLimit Restarts=0 X=1'; }\nsinfo() { printf 'node%d completing!\\n' 1 2 3; }")
+    events, errors = for_a_node(
+        "scontrol() { echo 'JobId=7 JobState=COMPLETING Reason=TimeLimit Restarts=0 X=1'; }\nsinfo() { printf 'node%d completing!\\n' 1 2 3; }"
+    )
     assert (events, "this node is" in errors, "these nodes are" in errors) == ([], False, False)
 
 

@@ -601,7 +601,7 @@ def test_of_a_cluster_that_is_switched_off_it_is_said_what_starts_its_nodes(kit:
     (without_slurm / "scontrol").write_text(SCONTROL.replace("State=IDLE ", asleep, 1).replace("State=DOWN* ", asleep))
     done = kit("doctor", check=False, PATH=str(without_slurm), timeout_s=30)
     assert "FAIL login: asking: no compute node was looked into (no node is free to be asked)" in done.stdout
-    assert "a job switches some on, such as srun --nodes=2 true: then ask again" in done.stdout
+    assert "to switch some on, submit a short job to them; then: kit doctor again" in done.stdout
     assert "node[1-2]: state: not checked: it is in use, switched off, or planned for another job" in done.stdout
 
 

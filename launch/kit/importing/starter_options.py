@@ -62,7 +62,7 @@ _PORT = re.compile(r"--(main|master|main[-_]process)[-_]port\Z")
 
 
 def of_site(name: str, value: str) -> str:
-    """Return what becomes of an option that only the site knows, or binds so; "" for others."""
+    """Return what becomes of an option of the site's plug-in, or of its binding; "" for others."""
     if name == "auto-resume":  # of SageMaker HyperPod's plug-in
         return "with `max_restarts` and `spares` kit starts the ranks again: docs/restarts.md"
     if name == "gpu-bind":

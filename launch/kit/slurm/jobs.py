@@ -20,8 +20,8 @@ FINAL = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY"
     " REVOKED LAUNCH_FAILED RECONFIG_FAIL".split()
 )
-# It waits for its start, in the second state before all others (`requeue: expedite`, 25.11 and
-# later); the rest are held, until somebody releases the job.
+# It waits for its start. EXPEDITING: before all others (`requeue: expedite`, since 25.11); the last
+# three are held, until somebody releases the job.
 WAITING = frozenset(("PENDING", "EXPEDITING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array
 # As squeue and sacct write those of an array's waiting tasks, too.

@@ -13,7 +13,7 @@ from kit.slurm import gpu_request
 OLDEST_BASH = (4, 4)
 CLOCK_S, CLOCK_WRONG_S = 1.0, 60.0
 UNWELL = re.compile(r"DOWN|DRAIN|FAIL|ERROR|UNKNOWN|FUTURE|NOT_RESPONDING|INVAL|\*")
-# What sounds like it, of nodes that Slurm switches off and on again, or added while it ran.
+# Words of these that do no harm: of nodes that Slurm switches off and on, or added while it ran.
 _WELL = re.compile("POWER(ED|ING)?_DOWN|NOT_RESPONDING(?=.*POWERING)|DYNAMIC_FUTURE")
 SHM_LITTLE_MIB, SHM_SOME_MIB = 64, 1024  # an engine's default; NCCL and DataLoader want more
 ENOUGH = {"nofile": (1024, 4096), "nproc": (1024, 4096)}  # {limit: (few, some)}

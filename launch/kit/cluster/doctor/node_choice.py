@@ -128,7 +128,7 @@ def _is_free(node: slurm.NodeFacts, *, is_reserved: bool) -> bool:
     `is_reserved` says that the node is of the reservation that the job names.
     """
     base, *flags = node.state.rstrip("*~#!%$@^-").split("+")
-    busy = {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "BLOCKED"}
+    busy = {"POWER_DOWN", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "BLOCKED"}
     if not is_reserved:
         busy |= {"MAINTENANCE", "RESERVED"}
     has_memory = node.free_mb is None or node.free_mb >= slurm.SHORT_JOB_MB

@@ -181,7 +181,7 @@ def _slurm(
             problem = "no node is free to be asked"
             fix = "to see their states: sinfo; for others: kit doctor --partition NAME"
             if any("POWERED_DOWN" in node.state for node in cluster.nodes):
-                fix += "; a job switches some on, such as srun --nodes=2 true: then ask again"
+                fix = "to switch some on, submit a short job to them; then: kit doctor again"
             login_node.said["asking"] = [[problem, fix]]
             return cluster, problem
         ask.ask(cluster, addresses, wanted.wait_s)
