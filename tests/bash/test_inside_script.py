@@ -250,6 +250,16 @@ def test_a_mount_source_that_the_user_may_not_read_is_reported_before_any_rank_s
         assert (refused["node"], refused["cause"]) == ("local1", "mount-missing")
 
 
+def test_a_mount_source_in_a_folder_that_is_closed_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)  # which is closed to root, too
+    run = run_dir(tmp_path, "true", nodes=2, launcher="srun", mounts=(Mount(str(loop / "data"), "/data", True, ""),))
+    env = slurm(nodes=2, SLURM_NODEID="1", SLURMD_NODENAME="local1", KIT_LOG_DIR=str(run / "log"), MASTER_ADDR="127.0.0.1")
+    done = subprocess.run(["bash", "run_script.sh", "prepare"], cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    problem = f"kit: error: local1: the mount source {loop}/data cannot be reached here: Too many levels of symbolic links\n"
+    assert done.stderr == f"{problem}  fix: see where that begins: namei -l '{loop}/data'\n"
+
+
 @pytest.mark.parametrize("below", ["writable", "read-only", "none"])
 def test_what_stays_writable_below_a_read_only_mount_is_named(below: str, tmp_path: Path) -> None:
     source = tmp_path / "two words"

@@ -62,6 +62,13 @@ def test_no_file_outside_stands_for_one_in_the_content(tmp_path: Path) -> None:
     assert (view.on_this_side("/data/train.py"), view.on_this_side("/other/train.py")) == (None, "/other/train.py")
 
 
+def test_a_source_that_cannot_be_seen_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert complete(loop, "/data")[1] == [f"cannot reach {loop}, which the job mounts: Too many levels of symbolic links"]
+    assert complete(tmp_path / "gone", "/data")[1] == [f"no such file or folder to mount: {tmp_path / 'gone'}"]
+
+
 @pytest.mark.parametrize(
     ("own", "order"),
     [

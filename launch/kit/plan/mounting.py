@@ -159,6 +159,9 @@ def _check_own(own: tuple[Mount, ...], problems: Problems, *, is_elsewhere: bool
         if is_missing and is_elsewhere and not fix:
             problem = f"not on this machine: {mount.source}, which the job mounts"
             problems.warn(mount.where, problem, "check the path on the nodes")
+        elif is_missing and (why := _why_hidden(mount.source)):
+            problem = f"cannot reach {mount.source}, which the job mounts: {why}"
+            problems.add(mount.where, problem, f"see where that begins: namei -l {mount.source}")
         elif is_missing:
             keys = "{source: ..., target: ..., on_nodes: true}"
             fix = fix or f"check the path; if only the nodes have it, use {keys}"
@@ -179,6 +182,17 @@ def _is_gone(mount: Mount) -> bool:
     # A device of the nodes need not be on a login node.
     may_lack = mount.on_nodes or mount.source.startswith("/dev/")
     return not may_lack and not os.path.exists(mount.source)
+
+
+def _why_hidden(path: str) -> str:
+    """Return why a path that may be there is not seen, as in a closed folder; "" for no path."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return ""
+    except OSError as error:
+        return str(error.strerror)
+    return ""
 
 
 def check_expressible(mounts: list[Mount], runtime: Plugin, problems: Problems) -> None:

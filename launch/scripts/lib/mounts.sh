@@ -6,8 +6,7 @@ mounts::check() {
   local source needed
   for ((i = 0; i < ${#KIT_MOUNTS[@]}; i += 3)); do
     source="${KIT_MOUNTS[i]}"
-    [[ -e "${source}" ]] ||
-      kit::die "the mount source ${source} does not exist here" "make it on every node, or put it on a shared file system" mount-missing
+    [[ -e "${source}" ]] || mounts::lack "${source}"
     needed=-r
     [[ ! -d "${source}" ]] || needed=-x # many sites have their scratch as 0711, where a user's own folder is known by its name
     test "${needed}" "${source}" ||
@@ -16,6 +15,19 @@ mounts::check() {
     [[ "${KIT_MOUNTS[i + 2]}" != data ]] || mounts::check_data "${source}"
     [[ "${KIT_MOUNTS[i + 2]}" != ro || "${KIT_RUNTIME}" == none ]] || mounts::warn_of_writable_below "${source}"
   done
+}
+
+# mounts::lack PATH - dies with the reason for which it is not seen here: it may be in a closed folder, or on a file system whose server
+# is gone.
+mounts::lack() {
+  local why
+  why="$(LC_ALL=C stat -L -- "$1" 2>&1 >/dev/null)" || true
+  case "${why}" in
+    '' | *': No such file or directory' | *': Not a directory')
+      kit::die "the mount source $1 does not exist here" "make it on every node, or put it on a shared file system" mount-missing
+      ;;
+  esac
+  kit::die "the mount source $1 cannot be reached here: ${why##*: }" "see where that begins: namei -l '$1'" mount-missing
 }
 
 # mounts::warn_of_writable_below FOLDER - runtimes make the file system of a mount read-only, and leave those that are mounted
