@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
+from typing import Callable
 
 import pytest
 from kit.base.errors import KitError, Problems, UsageError
@@ -112,6 +113,17 @@ def test_a_folder_is_packed_once(data: Path, tmp_path: Path) -> None:
     assert target.read_bytes() == before and sorted(path.name for path in tmp_path.iterdir()) == ["a set", "a set.sqsh"]
 
 
+def test_equal_files_are_not_looked_for(tmp_path: Path) -> None:
+    """Each would be compared with all before it that have its size: a data set of millions may have but one size."""
+    content = os.urandom(100_000)
+    for number in range(4):
+        (tmp_path / "set" / f"{number}").mkdir(parents=True)
+        (tmp_path / "set" / f"{number}/x").write_bytes(content)
+    os.link(tmp_path / "set/0/x", tmp_path / "set/0/linked")
+    packed = data_pack.pack(tmp_path / "set", tmp_path / "x.sqsh", print)
+    assert 4 * len(content) < packed < 5 * len(content)
+
+
 def test_a_link_to_a_folder_is_packed_as_the_folder(data: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data)
     data_pack.pack(tmp_path / "link", tmp_path / "x.sqsh", print)
@@ -204,6 +216,20 @@ def test_data_is_packed_by_zstd_where_only_the_whole_help_lists_it(data: Path, t
     assert (tmp_path / "x.sqsh").read_bytes()[20:22] == b"\6\0"  # the compressor's number
 
 
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a mksquashfs first on PATH that packs, and then runs lines of its own."""
+
+    def put(lines: str) -> None:
+        tool, real = tmp_path / "bin/mksquashfs", shutil.which("mksquashfs")
+        tool.parent.mkdir()
+        tool.write_text(f'#!/bin/sh\n"{real}" "$@"\ncase "$1" in -*) ;; *) {lines} ;; esac\n')
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+
+    return put
+
+
 @pytest.mark.parametrize(
     "says",
     [
@@ -212,15 +238,25 @@ def test_data_is_packed_by_zstd_where_only_the_whole_help_lists_it(data: Path, t
         "Cannot stat dir/file deep/file because Permission denied, ignoring",
     ],
 )
-def test_nothing_stays_of_what_is_not_whole(says: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = shutil.which("mksquashfs")
-    tool = tmp_path / "bin/mksquashfs"  # a stand-in for a full disk, and for a file that root could read
-    tool.parent.mkdir()
-    tool.write_text(f'#!/bin/sh\n"{real}" "$@"\n[ "$1" = -help-all ] || echo "{says}" >&2\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+def test_nothing_stays_of_what_is_not_whole(says: str, data: Path, tmp_path: Path, stand_in: Callable[[str], None]) -> None:
+    stand_in(f'echo "{says}" >&2')  # as on a full disk, or of a file that root could read
     with pytest.raises(KitError, match=says):
         data_pack.pack(data, tmp_path / "x.sqsh", print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "bin"]
+
+
+def test_all_that_was_passed_over_is_named_at_once(data: Path, tmp_path: Path, stand_in: Callable[[str], None]) -> None:
+    stand_in("for i in 1 2 3; do echo Failed to read file $i, creating empty file >&2; done")
+    with pytest.raises(KitError, match="file 1, creating empty file, Failed to read file 2, creating empty file, Failed to read file 3, creating"):
+        data_pack.pack(data, tmp_path / "x.sqsh", print)
+
+
+def test_a_signal_that_ends_it_is_no_lack_of_space(data: Path, tmp_path: Path, stand_in: Callable[[str], None]) -> None:
+    stand_in("kill -KILL $$")
+    with pytest.raises(KitError) as error:
+        data_pack.pack(data, tmp_path / "x.sqsh", print)
+    fix = "where memory is short, as on many login nodes, the system does that: pack where there is more"
+    assert (error.value.problem, error.value.fix) == ("mksquashfs was killed by signal 9", fix)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a set", "bin"]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from kit.base.errors import KitError, UsageError
+from kit.base.formats import first
 from kit.base.progress import Note
 from kit.config import mount_list
 from kit.files import locks, safe_write
@@ -90,6 +91,9 @@ def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
     command = ["mksquashfs", source, str(partial), "-noappend", "-no-xattrs"]
     command += ["-quiet"] * packer.knows_quiet()
     command += ["-mem", packer.MEMORY, "-processors", packer.processors()]
+    # It compares each file with all before it of the same size: 40,000 files of 1 KiB take 15 s
+    # with that search and 1 s without, and a million would take hours. Hard links stay.
+    command += ["-no-duplicates"]
     if packer.knows_zstd():
         command += ["-comp", "zstd", "-Xcompression-level", str(packer.LEVEL)]
     is_shown = sys.stderr.isatty()
@@ -100,12 +104,14 @@ def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
         stderr=log,
         pass_fds=[lock],
     )
+    if done.returncode < 0:
+        raise packer.killed("mksquashfs", done.returncode, "pack")
     log.seek(0)
     # It goes on without what it cannot read, and ends with 0.
     text = log.read().decode("utf-8", "replace")
     said = packer.complaints(text)
     if done.returncode or said:
-        said = said or (text.split("\n") if done.returncode > 0 else [])
-        reason = next(filter(str.strip, said), f"code {done.returncode}")
+        said = said or [*filter(str.strip, text.split("\n"))][:1] or [f"code {done.returncode}"]
         fix = f"let yourself read all of {folder}, have space in {partial.absolute().parent}"
-        raise KitError(f"mksquashfs failed: {reason}", f"{fix}, and pack it again")
+        # All at once: it may have taken hours to come to the last one.
+        raise KitError(f"mksquashfs failed: {first(said, 10)}", f"{fix}, and pack it again")

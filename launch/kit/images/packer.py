@@ -83,16 +83,20 @@ class Packer(NamedTuple):
         if full_disk.is_told_in(text) or shutil.disk_usage(target.parent).free < FULL:
             return no_space(target.parent)
         if code < 0:
-            fix = f"see what sent it, such as a limit of ulimit -a; the log: {log}"
-            if -code == signal.SIGKILL:
-                fix = (
-                    "where memory is short, as on many login nodes, the system does that: "
-                    "build where there is more"
-                )
-            return KitError(f"{self.name} was killed by signal {-code}", fix)
+            return killed(self.name, code, "build", f"; the log: {log}")
         errors = complaints(text)
         reason = errors[-1] if errors else f"code {code}"
         return KitError(f"{self.name} failed: {reason}", f"the log: {log}")
+
+
+def killed(name: str, code: int, verb: str, log: str = "") -> KitError:
+    fix = f"see what sent it, such as a limit of ulimit -a{log}"
+    if -code == signal.SIGKILL:
+        fix = (
+            "where memory is short, as on many login nodes, the system does that: "
+            f"{verb} where there is more"
+        )
+    return KitError(f"{name} was killed by signal {-code}", fix)
 
 
 def complaints(text: str) -> list[str]:
