@@ -109,6 +109,19 @@ def test_what_frameworks_read_and_does_not_go_along_is_said(wanted: Optional[tup
     assert said == ([expected] if expected else [])
 
 
+def test_what_a_client_of_s3_reads_and_does_not_go_along_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "x")
+    problems = Problems()
+    inherit.take(("NCCL_*",), "", {"HF_TOKEN"}, problems)
+    assert [(warning.problem, warning.fix) for warning in problems.warnings] == [
+        (
+            "warning: the ranks do not get AWS_PROFILE, AWS_SESSION_TOKEN of this shell, which the job does not name",
+            "write `inherit: [AWS_PROFILE]` and `secrets: [AWS_SESSION_TOKEN]`; or `inherit: none`, if the program does not need them",
+        )
+    ]
+
+
 def test_the_fix_names_the_keys(shell: dict[str, str]) -> None:
     problems = Problems()
     inherit.take(("NCCL_A*", "TOKEN*", "NO_SUCH"), "", set(), problems)

@@ -20,10 +20,11 @@ from kit.config.yaml_source import Located
 PATTERN = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*\Z")
 NONE = "none"
 _HOW = "write names and patterns, `inherit: [NCCL_DEBUG, HF_*]`, or `all`, or `none`"
-# Fabrics and frameworks read these: a user who has set one relies on it.
-WELL_KNOWN = (
-    "NCCL_* RCCL_* UCX_* FI_* GLOO_* CUDA_* OMP_* TORCH_* PYTORCH_* XLA_* HF_* WANDB_*".split()
-)
+# Fabrics, frameworks and clients of S3 read these: a user who has set one relies on it.
+WELL_KNOWN = """
+    NCCL_* RCCL_* UCX_* FI_* GLOO_* CUDA_* OMP_* TORCH_* PYTORCH_* XLA_* HF_* WANDB_* AWS_PROFILE
+    AWS_*KEY* AWS_SESSION_TOKEN AWS_ENDPOINT_URL*
+""".split()
 # These describe the login node and the shell, not the program: a name inherits them, no pattern.
 _OF_THE_HOST = """
     PATH LD_LIBRARY_PATH LD_PRELOAD MANPATH INFOPATH PYTHONPATH PYTHONHOME VIRTUAL_ENV* CONDA_*
