@@ -50,7 +50,8 @@ class BadDays:
     )
     ready_timeout_s: Optional[int] = key(
         values.count,
-        "seconds within which all nodes must have their container [1200]",
+        "seconds within which all nodes must have their container; torchrun waits as long for "
+        "nodes whose `setup` takes longer [1200]",
     )
     on_preempt: Optional[str] = key(
         values.line,

@@ -29,11 +29,13 @@ launcher::main() {
 # launcher::choose_rendezvous - never --standalone, with which every node would form a world of its own.
 launcher::choose_rendezvous() {
   KIT_OWN_RESTARTS=0
+  # A node whose `setup` copies data may come late: torchrun itself would give it 15 minutes.
+  local -ri kit_late_s=$((KIT_READY_TIMEOUT_S > 900 ? KIT_READY_TIMEOUT_S : 900))
   # Static: ranks follow the node ranks, and a port in use ends the job at once.
-  KIT_RENDEZVOUS=(--nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
+  KIT_RENDEZVOUS=(--rdzv-conf "timeout=${kit_late_s}" --nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
   if [[ -n "${KIT_ELASTIC}" ]]; then
     source "${KIT_RUN_DIR}/lib/c10d.sh"
-    c10d::choose_rendezvous
+    c10d::choose_rendezvous "${kit_late_s}"
   fi
 }
 
