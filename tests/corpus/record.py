@@ -211,6 +211,11 @@ LOCAL = {
         arguments=("--epoch", "3"),
     ),
     "dataset-missing": Case("dataset-missing", failing("open('/data/imagenet/train/index.json')")),
+    "shard-cut-off": Case(
+        "data-damaged",
+        failing("for item in shard: shard.extractfile(item).read()", "import tarfile\nshard = tarfile.open('shard.tar', 'r|')\n"),
+        before="head -c 100000 /dev/zero >sample && tar -cf whole.tar sample && head -c 50000 whole.tar >shard.tar",
+    ),
     "cifar10-missing": Case(
         "dataset-missing",
         (ROOT / "train/cifar10.py").read_text(),
