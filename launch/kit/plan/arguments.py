@@ -16,10 +16,12 @@ _FIRST_RANK = re.compile(r"(--?(?:(node|machine|global|local)[_-])?rank)[ =]0")
 _OWN_RANK = {"node": "NODE_RANK", "machine": "NODE_RANK", "local": "LOCAL_RANK"}
 _SUBCOMMAND = re.compile(r"[A-Za-z][\w-]*")
 _OPTION_AND_VALUE = re.compile(r"(--?[A-Za-z][\w-]*)\s+(\S.*)")
+# What an image has, too, as every container has a /tmp.
+_OF_SYSTEMS = re.compile(r"/((bin|boot|dev|etc|lib\w*|opt|proc|run|sbin|sys|tmp|usr|var)(/|$)|$)")
 
 
 def check(job: Job, view: FileView, problems: Problems) -> None:
-    """Warn of missing configuration files, of options glued to values, and of one rank's number."""
+    """Warn of missing files, of options glued to values, and of one rank's number."""
     words, where = job.command, job.where("command")
     for before, word in zip(words, words[1:]):
         if found := _OPTION_AND_VALUE.fullmatch(word):
@@ -39,6 +41,19 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
             said = f"--{said}"  # `export FILE` says what `--export FILE` does
         if not file_words.is_written(said):
             _check_file(job, value, view, problems)
+        _check_shown(job, value, view, problems)
+
+
+def _check_shown(job: Job, name: str, view: FileView, problems: Problems) -> None:
+    """Warn of data of this machine, or a folder for results, that the container does not see."""
+    path = view.hidden(name)
+    if not path or _OF_SYSTEMS.match(path) or name.endswith(".py"):  # programs are checked, too
+        return
+    outside = "outside of the working directory and of all mounts: the container"
+    problem = f"{path} is here, but {outside} sees only one of its own"
+    if os.path.normpath(name) != path:
+        problem = f"{name} leads to {path}, which is {outside} does not see it"
+    problems.warn(job.where("command"), problem, f"mount it, `mounts: [{path}]`")
 
 
 def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None:

@@ -51,6 +51,17 @@ class FileView:
             return None
         return mount.source.rstrip("/") + path[len(mount.target.rstrip("/")) :]
 
+    def hidden(self, name: str) -> str:
+        """Return what this machine has by a name, a link included, and no mount shows; or ""."""
+        mount, here = self._mount_of(self.full(name)), self.on_this_side(name) or self.full(name)
+        if not self.has_container or (mount and mount.is_data) or not os.path.exists(here):
+            return ""
+        if mount is None:
+            return here
+        real = os.path.realpath(here)
+        inside = (os.path.relpath(real, os.path.realpath(each.source)) for each in self.mounts)
+        return real if all(map(paths.leads_out, inside)) else ""
+
     def is_on_nodes(self, name: str) -> bool:
         """Return whether a mount shows a file that this machine may lack."""
         mount = self._mount_of(self.full(name))
