@@ -229,7 +229,10 @@ def test_slurms_token_is_in_no_argument_of_any_process(tmp_path: Path) -> None:
 )
 def test_a_mount_source_that_the_user_may_not_read_is_reported_before_any_rank_starts(kind: str, mode: int, good: bool, open_folder: Path) -> None:
     source = open_folder / "data"
-    source.mkdir() if kind == "folder" else source.touch()
+    if kind == "folder":
+        (source / "sample").mkdir(parents=True)
+    else:
+        source.touch()
     # The last of those who share this machine: neither the owner nor the group where root tests; else the owner's bits are the same.
     source.chmod(mode if os.getuid() == 0 else (mode & 0o7) * 0o111)
     run = run_dir(open_folder, "true", nodes=2, launcher="srun", mounts=(Mount(str(source), "/data", True, ""),))
@@ -248,6 +251,21 @@ def test_a_mount_source_that_the_user_may_not_read_is_reported_before_any_rank_s
         assert re.fullmatch(problem, done.stderr), done.stderr
         (refused,) = event_lines.read(run / "log", "node_refused")
         assert (refused["node"], refused["cause"]) == ("local1", "mount-missing")
+
+
+@pytest.mark.parametrize(("mode", "has_data", "warned"), [("ro", False, True), ("ro", True, False), ("rw", False, False)])
+def test_a_node_with_an_empty_folder_in_the_place_of_data_says_so(mode: str, has_data: bool, warned: bool, tmp_path: Path) -> None:
+    """As where a file system is not mounted. What a job is to write may be empty."""
+    source = tmp_path / "da ta"
+    source.mkdir()
+    if has_data:
+        (source / ".index").touch()
+    run = run_dir(tmp_path, "true", nodes=2, launcher="srun", mounts=(Mount(str(source), "/data", mode == "ro", ""),))
+    env = slurm(nodes=2, SLURM_NODEID="1", SLURMD_NODENAME="local1", KIT_LOG_DIR=str(run / "log"), MASTER_ADDR="127.0.0.1")
+    done = subprocess.run(["bash", "run_script.sh", "prepare"], cwd=run, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    fix = f"  fix: look whether its file system is mounted on this node: findmnt -T '{source}'\n"
+    assert done.stderr == (f"kit: warning: local1: the mount source {source} is empty here\n{fix}" if warned else "")
 
 
 def test_a_mount_source_in_a_folder_that_is_closed_is_not_said_to_be_missing(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ mounts::check() {
       kit::die "the mount source ${source} cannot be read by $(id -un)" "check its owner and mode: ls -ld '${source}'" mount-missing
     [[ -r "${source}" ]] || kit::say "$(id -un) may not list the mount source ${source}: programs find in it only what they know by name"
     [[ "${KIT_MOUNTS[i + 2]}" != data ]] || mounts::check_data "${source}"
+    # Where its file system is not mounted, a node has an empty folder. One that is to be written may be empty.
+    [[ "${KIT_MOUNTS[i + 2]}" != ro || ! -d "${source}" || ! -r "${source}" || -n "$(find -H "${source}" -mindepth 1 -maxdepth 1 -print -quit)" ]] ||
+      kit::warn "the mount source ${source} is empty here" "look whether its file system is mounted on this node: findmnt -T '${source}'"
     [[ "${KIT_MOUNTS[i + 2]}" != ro || "${KIT_RUNTIME}" == none ]] || mounts::warn_of_writable_below "${source}"
   done
 }
