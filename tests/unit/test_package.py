@@ -50,6 +50,19 @@ def test_the_wheel_holds_the_same_files_as_git_and_no_other(wheel: Path) -> None
     assert held == expected
 
 
+def test_git_of_windows_checks_the_scripts_out_as_they_are(tmp_path: Path) -> None:
+    """It has core.autocrlf=true: under WSL each script of such a checkout would end its lines in CRLF."""
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    own.mkdir()
+    for name in (".gitattributes", "launch/scripts/local/srun"):
+        (own / Path(name).name).write_bytes((ROOT / name).read_bytes())
+    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org"]
+    for command in (["init", "--quiet"], ["add", "."], [*identity, "commit", "--quiet", "--message", "x"]):
+        subprocess.run(["git", *command], cwd=own, check=True)
+    subprocess.run(["git", "clone", "--quiet", "-c", "core.autocrlf=true", own, theirs], check=True)
+    assert b"\r" not in (theirs / "srun").read_bytes()
+
+
 def test_nothing_generic_lands_in_site_packages(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"kit"}
