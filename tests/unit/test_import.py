@@ -1293,6 +1293,13 @@ def test_the_number_of_ranks_that_a_starter_on_each_node_is_told_is_the_scripts(
     assert run_bash(own_lines(job), {**machine, "WORLD_SIZE": "2", "RANK": "9"})[0] == run_bash(text, machine)[0]
 
 
+def test_a_mark_of_windows_before_a_script_is_no_command(tmp_path: Path) -> None:
+    """Behind a command, sbatch reads no #SBATCH line; before one, Notepad writes a byte order mark."""
+    text = (FOLDER / "crlf.sbatch").read_bytes()
+    (tmp_path / "crlf.sbatch").write_bytes(b"\xef\xbb\xbf" + text)
+    assert imported(tmp_path / "crlf.sbatch") == imported(FOLDER / "crlf.sbatch")
+
+
 # ---------------------------------------------------------------- what kit takes
 
 

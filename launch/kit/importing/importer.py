@@ -105,7 +105,7 @@ def _text(path: Path) -> str:
             command = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} >new.sbatch"
             fix = f"convert the script first: {command}"
             raise UsageError("this line is not UTF-8", fix, where=f"{path}:{number}")
-    return content.decode("utf-8", "replace")
+    return content.decode("utf-8-sig", "replace")
 
 
 def _whole_container(given: GivenOptions, draft: Draft, scope: Scope, tasks: Optional[int]) -> bool:
