@@ -376,6 +376,21 @@ def test_the_recipe_itself_is_never_changed(project: Path, tmp_path: Path) -> No
     assert (project / "Dockerfile").read_text() == text
 
 
+@pytest.mark.parametrize(
+    ("name", "engine", "text"),
+    [("Dockerfile", "docker", "FROM base:1\nRUN <<END\ntrue\nEND\n"), ("image.def", "apptainer", "Bootstrap: docker\nFrom: base:1\n%post\n    true\n")],
+)
+def test_a_recipe_from_windows_is_the_same_recipe(name: str, engine: str, text: str, project: Path, tmp_path: Path) -> None:
+    """Shells of an image would take the carriage returns of %post, or of a text in it, for parts of words."""
+    (tmp_path / "context").mkdir()
+    digests = set()
+    for written in (text, text.replace("\n", "\r\n")):
+        (project / name).write_bytes(written.encode())
+        digests.add(digest(find(name, engine=engine), {}))
+    assert len(digests) == 1
+    assert find(name, engine=engine).lay_out(tmp_path / "context").read_bytes() == text.encode()
+
+
 def test_a_recipe_in_a_linked_folder_is_never_changed(project: Path, tmp_path: Path) -> None:
     """Also not the files that it copies through a link, and copies beside the link."""
     text = "FROM base:1\nCOPY . /opt/\nCOPY same/x.py /opt/\n"

@@ -226,7 +226,7 @@ class Recipe:
 def load(file: Path, folder: Path, name: str, request: BuildRequest) -> Recipe:
     """Return a recipe. Raise UsageError if it cannot be read, or lacks an argument."""
     try:
-        text = safe_read.read(file).decode("utf-8-sig")
+        text = safe_read.read(file).decode("utf-8-sig").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         fix = "check its rights, and that it is UTF-8 text"
         raise UsageError(f"{file} cannot be read: {error}", fix) from None
