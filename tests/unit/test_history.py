@@ -103,7 +103,7 @@ def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools)
     assert found == {
         "1": ("RUNNING", "node[1-2]", "4:12 of 1:00:00"),
         "2": ("PENDING", "Resources: it is next, and waits for nodes to get free; expected 2026-11-21 18:00:00", "0:00 of 1-00:00:00"),
-        "3": ("PENDING", f"QOSMaxJobsPerUserLimit: {LIMIT}", "0:00 of UNLIMITED"),
+        "3": ("PENDING", f"QOSMaxJobsPerUserLimit: {YOURS}", "0:00 of UNLIMITED"),
         "4": ("TIMEOUT", "", ""),
         "5": ("PENDING", "SomethingNew", "0:00 of 1:00"),
         "9": ("PENDING", "Slurm has not looked at it yet", "0:00 of 1:00"),
@@ -115,7 +115,16 @@ def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools)
     assert [run.state for run in history.runs()] == ["", "", "", "TIMEOUT", "", "", "COMPLETED", "FAILED", "CANCELLED"]
 
 
-LIMIT = "a limit of your account or quality of service is reached: sacctmgr show assoc user=$USER"
+QOS, ASSOC = "sacctmgr show qos", "sacctmgr show assoc user=$USER"
+YOURS = f"with it, your running jobs would exceed what its quality of service allows you; the limits: {QOS}"
+
+
+def together(whose: str, look: str) -> str:
+    return f"with it, your running jobs, or those of all who share {whose}, would exceed what it allows; the limits: {look}"
+
+
+def too_much(whose: str, look: str) -> str:
+    return f"it asks for more than {whose} allows one job: it will never start; the limits: {look}"
 
 
 HELD = "it could not be started, and is held: scontrol release"
@@ -133,8 +142,20 @@ TOO_LITTLE = "it asks for less than its quality of service demands: it will neve
         ("REQUEUE_HOLD", "job requeued in held state", AGAIN),
         ("SPECIAL_EXIT", "job requeued in special exit state", AGAIN),
         ("RESV_DEL_HOLD", "ReservationDeleted", ""),
-        *(("PENDING", f"Max{limit}", LIMIT) for limit in ("GRESPerAccount", "CpuPerAccount", "JobsPerAccount", "GRESRunMinsPerUser")),
-        *(("PENDING", limit, LIMIT) for limit in ("QOSGrpGRES", "AssocMaxCpuPerNode", "AssociationJobLimit", "QOSMaxGRESPerUser")),
+        *(("PENDING", f"Max{limit}", together("your account", QOS)) for limit in ("GRESPerAccount", "CpuPerAccount", "JobsPerAccount")),
+        *(("PENDING", limit, YOURS) for limit in ("MaxGRESRunMinsPerUser", "QOSMaxGRESPerUser", "QOSMaxNodePerUserLimit")),
+        *(
+            ("PENDING", f"Assoc{limit}", too_much("your account", ASSOC))
+            for limit in ("MaxCpuPerNode", "MaxCPUMinutesPerJobLimit", "MaxWallDurationPerJobLimit")
+        ),
+        *(("PENDING", f"QOS{limit}", too_much("its quality of service", QOS)) for limit in ("MaxGRESPerJob", "MaxWallDurationPerJobLimit", "MaxMemoryPerJob")),
+        *(("PENDING", limit, together("your account", ASSOC)) for limit in ("AssocGrpGRES", "AssocGrpCPURunMinutesLimit", "AssocGrpJobsLimit")),
+        ("PENDING", "QOSGrpGRES", together("its quality of service", QOS)),
+        *(
+            ("PENDING", limit, f"your account has less computing time left than its time limit asks for; the limits: {ASSOC}")
+            for limit in ("AssocGrpCPUMinutesLimit", "AssocGrpGRESMinutes", "AssocGrpWallLimit")
+        ),
+        ("PENDING", "AssociationJobLimit", f"a limit of your account is reached; the limits: {ASSOC}"),
         *(("PENDING", f"QOSMin{limit}", TOO_LITTLE) for limit in ("GRES", "CpuNotSatisfied")),
         ("PENDING", "MaxMemPerLimit", ""),
         ("EXPEDITING", "NodeDown", "a node that it needs is down"),

@@ -88,6 +88,33 @@ def test_of_an_option_that_slurm_refuses_the_fix_has_the_line(stub, kit, tmp_pat
         assert done.stderr == f"kit: sbatch refuses: Invalid --gres specification\n  fix: {fix}\n"
 
 
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        (
+            "QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
+            " (job submit limit, user's size and/or time limits)",
+            "no more jobs can be submitted now, and each task of an array counts as one; the limits: sacctmgr show qos",
+        ),
+        (
+            "AssocMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
+            "it asks for more than your account allows one job; ask for less; the limits: sacctmgr show assoc user=$USER",
+        ),
+        (
+            "Batch job submission failed: Invalid account or account/partition combination specified",
+            "yours: sacctmgr show assoc user=$USER format=account,partition; in the job: `slurm: {account: NAME}`",
+        ),
+        (
+            "Batch job submission failed: Invalid qos specification",
+            "yours: sacctmgr show assoc user=$USER format=account,partition,qos; in the job: `slurm: {qos: NAME}`",
+        ),
+    ],
+)
+def test_of_a_limit_or_an_account_that_slurm_refuses_the_fix_says_where_to_look(said: str, fix: str, stub, kit) -> None:
+    stub("sbatch", f"cat >&2 <<'END'\nsbatch: error: {said}\nEND\nexit 1")
+    assert kit("submit", "train.py", check=False).stderr.endswith(f"\n  fix: {fix}\n")
+
+
 def test_of_options_that_contradict_each_other_the_fix_has_the_line(stub, kit, tmp_path: Path) -> None:
     said = "--gpus-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
     stub("sbatch", f"echo 'sbatch: fatal: {said}' >&2; exit 1")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit.base.errors import KitError, UsageError
-from kit.slurm import sentences
+from kit.slurm import reasons, sentences
 
 PATIENCE_S = 120.0  # for a command of Slurm
 
@@ -124,7 +124,8 @@ def _fix_of_script(script: Path, words: str) -> str:
             text = script.read_text(encoding="utf-8", errors="replace")
             found = re.findall(rf"^#SBATCH (--(?:{option})(?:=.*)?)$", text, re.MULTILINE)
     if not found:
-        return "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
+        look = "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
+        return reasons.fix_of_refusal(words) or look
     read = " and ".join(f"`{line}`" for line in found)
     fix = f"Slurm read {read}: correct it in the job, or in the cluster's profile"
     if option == "array":

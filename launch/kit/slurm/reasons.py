@@ -34,7 +34,24 @@ REASONS = {
     "job requeued in held state": "it was requeued, and is held: scontrol release",
     "job requeued in special exit state": "it was requeued, and is held: scontrol release",
 }
-LIMITS = re.compile(r"^((Assoc|QOS)\w*(Limit|Max|Grp)|Max\w+Per(Account|User))")
+_LIMIT = re.compile(r"\b(?:(?:Assoc|QOS)\w*(?:Limit|Max|Grp)|Max\w+Per(?:Account|User))\w*")
+# What such a name says, by a part of it; the first that fits counts. {} is who limits the job.
+_LIMITS = {
+    "Submit": "no more jobs can be submitted now, and each task of an array counts as one",
+    "Per(Job|Node)": "it asks for more than {} allows one job: it will never start",
+    "Grp(?!.*Run).*(Min|Wall)": "{} has less computing time left than its time limit asks for",
+    "PerUser|MaxJobsLimit": "with it, your running jobs would exceed what {} allows you",
+    "Grp|PerAccount": "with it, your running jobs, or those of all who share {}, would exceed what "
+    "it allows",
+    "": "a limit of {} is reached",
+}
+# What to do about other refusals of sbatch, by its words.
+_REFUSALS = {
+    "Invalid account": "yours: sacctmgr show assoc user=$USER format=account,partition; "
+    "in the job: `slurm: {account: NAME}`",
+    "Invalid qos": "yours: sacctmgr show assoc user=$USER format=account,partition,qos; "
+    "in the job: `slurm: {qos: NAME}`",
+}
 
 
 def explain(reason: str, start: str) -> str:
@@ -42,10 +59,27 @@ def explain(reason: str, start: str) -> str:
     words = REASONS.get(reason.partition(",")[0], "")
     if reason.startswith("QOSMin"):
         words = "it asks for less than its quality of service demands: it will never start"
-    elif LIMITS.match(reason):
-        problem = "a limit of your account or quality of service is reached"
-        words = f"{problem}: sacctmgr show assoc user=$USER"
+    elif limited := _limited(reason):
+        words = limited
     text = f"{reason}: {words}" if words else reason
     if reason in ("", "None"):
         text = "Slurm has not looked at it yet"
     return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text
+
+
+def fix_of_refusal(words: str) -> str:
+    """Return what to do about the words with which sbatch refuses a job; "" where they tell it."""
+    said = (fix for start, fix in _REFUSALS.items() if start in words)
+    return next(said, "") or _limited(words).replace(": it will never start", "; ask for less")
+
+
+def _limited(words: str) -> str:
+    """Return in plain words which limit Slurm's words name first, and how to see it."""
+    found = _LIMIT.search(words)
+    if not found:
+        return ""
+    name = found[0]
+    who = "your account" if re.search("^Assoc|Account", name) else "its quality of service"
+    look = "assoc user=$USER" if name.startswith("Assoc") else "qos"
+    meaning = next(text for part, text in _LIMITS.items() if re.search(part, name))
+    return f"{meaning.format(who)}; the limits: sacctmgr show {look}"
