@@ -71,6 +71,27 @@ echo "train.py"; python "${KIT_CODE}"/lib/x.py; cat "${KIT_CODE}"/train.py
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("command: ./fit.sh\n", "job.yaml:1"),
+        ("command: bash fit.sh\n", "job.yaml:1"),
+        ("command: train.py\nsetup: source fit.sh\n", "job.yaml:2"),
+        ("command: train.py\nhost_setup: . ./fit.sh\n", "job.yaml:2"),
+        ("script: bash fit.sh --lr 0.1\n", "job.yaml:1"),
+        ("script: cp other.sh fit.sh && bash fit.sh\n", ""),
+        ("script: python train.py --log fit\n", ""),
+    ],
+)
+def test_a_script_with_the_line_ends_of_windows_is_told_before_a_node_finds_it(text: str, place: str, project: Path) -> None:
+    (project / "fit.sh").write_bytes(b"#!/bin/bash\r\ncd lib\r\n")
+    (project / "fit.sh").chmod(0o755)
+    plan(text, problems=(problems := Problems()))
+    told = [f"{item.where} {item.problem}" for item in problems.warnings]
+    name = "./fit.sh" if "./" in text else "fit.sh"
+    assert told == ([f"{place} warning: the lines of {name} end as on Windows (CRLF), and bash cannot read them"] if place else [])
+
+
 @pytest.fixture
 def plain_folder() -> Iterator[Path]:
     """A folder whose path needs no quotes, as that of tmp_path may."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 
 from kit.base import program_output
 from kit.base.errors import Problems
 from kit.config import other_tools, rank_starters, suggest, variables
 from kit.config.job import Job
+from kit.files import safe_read
 from kit.plan import file_words, run_paths
 from kit.plan.mounting import FileView
 
@@ -27,6 +29,10 @@ def check(job: Job, launcher: str, view: FileView, problems: Problems) -> None:
     for key in run_paths.LINES:
         if lines := getattr(job, key):
             _check_syntax(key, lines, job.where(key), problems)
+            for word in file_words.words(lines):
+                is_script = word.path.endswith((".sh", ".bash")) or word.before in ("source", ".")
+                if is_script and word.is_placed and not file_words.writer(job, word.path, view):
+                    warn_of_line_ends(word.path, job.where(key), view, problems)
     if view.has_container and (found := _MODULE.search(job.setup)):
         problem = f"`{found[0].strip()}` runs in the container, and modules are the nodes' own"
         fix = "modules belong under `host_setup: |`, unless the image has modules itself"
@@ -83,6 +89,16 @@ def warn_of_starter(
             fix = "use `launcher: spawn`, which runs it once on each node; or name only the program"
             problems.warn(place[1], problem, fix)
             return
+
+
+def warn_of_line_ends(name: str, where: str, view: FileView, problems: Problems) -> None:
+    """Warn of a script from Windows: bash takes the carriage return for a part of each word."""
+    path = view.on_this_side(name)
+    if path and "\r\n" in safe_read.text(path):
+        problem = f"the lines of {name} end as on Windows (CRLF), and bash cannot read them"
+        mend = f"perl -pi -e 's/\\r$//' {shlex.quote(name)}"
+        fix = f"{mend}; a line `*.sh text eol=lf` in .gitattributes keeps it so"
+        problems.warn(where, problem, fix)
 
 
 def _check_words(job: Job, view: FileView, problems: Problems) -> None:

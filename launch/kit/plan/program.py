@@ -87,6 +87,7 @@ def _check_shell_script(job: Job, launcher: str, view: FileView, problems: Probl
         problems.add(job.where("command"), f"{name} is a batch script", fix)
     elif is_shell or name.endswith((".sh", ".bash")):
         place = (f"of {name}", job.where("command"))
+        own_lines.warn_of_line_ends(name, place[1], view, problems)
         own_lines.warn_of_starter(job, safe_read.text(path), place, launcher, problems)
 
 
