@@ -63,16 +63,15 @@ def forgotten_gpus(
 ) -> Optional[Violation]:
     """Return a warning if a job can only get nodes with GPUs and asks for none of them."""
     prefixes = ("gpus", "gres", "tres-per-")
-    names_gpus = any(
-        "gpu" in f"{name}={value}" for name, value in options.items() if name.startswith(prefixes)
-    )
+    named = [f"{name}={value}" for name, value in options.items() if name.startswith(prefixes)]
+    names_gpus = any("gpu" in each or "shard" in each for each in named)  # a share of one, too
     gets_whole_nodes = "exclusive" in options or any(
         partition.exclusive or not partition.complete for partition in partitions
     )
     if names_gpus or gets_whole_nodes:
         return None
     kinds = [kind for partition in partitions for kind in _suiting(partition, wanted)]
-    least = min((kind.all_gpus for kind in kinds), default=0)
+    least = min((kind.usable_gpus for kind in kinds), default=0)
     if not least:
         return None
     nodes = f"the nodes of partition {partitions[0].name} have GPUs"

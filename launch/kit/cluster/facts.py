@@ -32,6 +32,12 @@ class Kind:
     def all_gpus(self) -> int:
         return sum(self.gpus.values())
 
+    @property
+    def usable_gpus(self) -> int:
+        """How many of them the ranks of a node can use: CUDA shows one part of a GPU (MIG)."""
+        are_parts = self.gpus and all(map(gpu_request.is_part, self.gpus))
+        return 1 if are_parts else self.all_gpus
+
 
 @dataclass(frozen=True)
 class Partition:

@@ -49,7 +49,12 @@ def of_gres(gres: str) -> dict[str, int]:
 
 def has_parts(gres: str) -> bool:
     """Return whether some of a node's GPUs are parts of one (MIG)."""
-    return any(map(_PART.search, of_gres(gres)))
+    return any(map(is_part, of_gres(gres)))
+
+
+def is_part(kind: str) -> bool:
+    """Return whether GPUs of this type are parts of one (MIG)."""
+    return _PART.search(kind) is not None
 
 
 def one_of_each(gres: Iterable[str]) -> str:

@@ -40,10 +40,13 @@ def _for_partition(partition: Partition, site: Site, time_s: int) -> tuple[Shape
     kind = max(partition.kinds, key=lambda item: (item.all_gpus > 0, item.count, item.all_gpus))
     alike = [item for item in partition.kinds if item.all_gpus >= kind.all_gpus]
     cpus = min(item.cpus for item in alike) - reserved
-    ranks = kind.all_gpus or max(1, min(RANKS, cpus // 2))
-    has_whole_nodes = kind.all_gpus or partition.exclusive
+    gpus = kind.usable_gpus
+    ranks = gpus or max(1, min(RANKS, cpus // 2))
+    has_whole_nodes = (gpus and gpus == kind.all_gpus) or partition.exclusive
     nodes = min(2, sum(item.count for item in alike), partition.most_nodes or 2)
     words = "; ".join(_describe(item) for item in alike)
+    if gpus < kind.all_gpus:
+        words += "; of parts of GPUs (MIG), CUDA shows a program one"
     if reserved:
         words += f"; Slurm keeps {reserved} CPUs of a node for the system"
     types = {name for item in alike for name in item.gpus}
@@ -51,11 +54,11 @@ def _for_partition(partition: Partition, site: Site, time_s: int) -> tuple[Shape
     found = Shape(
         nodes,
         ranks,
-        kind.all_gpus,
+        gpus,
         cpus if has_whole_nodes else min(cpus, ranks * CPUS_OF_A_RANK),
         numbers.time_limit(min(time_s, partition.time_limit_s or time_s)),
         round(min(item.memory_mb for item in alike) / 1024),
-        f"gpu:{gpu}:{kind.all_gpus}" if gpu and (len(types) > 1 or site.wants_type) else "",
+        f"gpu:{gpu}:{gpus}" if gpu and (len(types) > 1 or site.wants_type) else "",
         site.wants_type,
     )
     return found, Decision(f"{nodes} x {ranks} ranks", f"{partition.name} has {words}")
