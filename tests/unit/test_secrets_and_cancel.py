@@ -32,7 +32,8 @@ def test_a_named_pipe_is_refused_at_once_though_nobody_writes_to_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("printed", "value"), [(" a b ", b" a b "), ("a\\n", b"a"), ("\\ta\\n\\n", b"\ta\n"), ("a\\r\\n", b"a\r"), ("\\xff\\n", b"\xff"), ("\\n\\n", b"\n")]
+    ("printed", "value"),
+    [(" a b ", b" a b "), ("a\\n", b"a"), ("\\ta\\n\\n", b"\ta\n"), ("a\\r\\n", b"a"), ("a\\r\\nb", b"a\r\nb"), ("\\xff\\n", b"\xff"), ("\\n\\n", b"\n")],
 )
 def test_a_commands_value_is_what_it_prints_but_for_one_newline(printed: str, value: bytes, tmp_path: Path) -> None:
     assert read("command", f"printf '{printed}'", tmp_path) == value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import stat
@@ -74,7 +75,10 @@ def _check(secret: Secret, value: bytes, problems: Problems) -> None:
     if not value:
         problem, fix = f"is empty ({_source(secret)})", "give it one, or leave the secret out"
     elif b"\0" in value:
-        problem, fix = "contains a NUL byte, which no program can receive", "encode it: base64"
+        problem = "contains a NUL byte, which no program can receive"
+        fix = (
+            "if a file has it, save that as UTF-8 (PowerShell writes UTF-16); or encode it: base64"
+        )
     elif len(value) > MOST_BYTES:
         problem = f"has {len(value)} bytes, too many for a variable"
         fix = "give the job the name of a file that it reads"
@@ -96,7 +100,7 @@ def _output(secret: Secret, workdir: str, problems: Problems) -> Optional[bytes]
     try:
         code, output = _run(secret.at, workdir)
         if not code:
-            return output[:-1] if output.endswith(b"\n") else output
+            return re.sub(rb"\r?\n\Z", b"", output)  # a file of Windows ends its lines in both
         problem = f"ended with exit code {code}"
     except OSError as error:
         problem = f"cannot be started: {error.strerror}"
@@ -192,6 +196,8 @@ def _keyring(secret: Secret, problems: Problems) -> dict[str, Located]:
     elif mode & 0o077:
         problem = f"is open to others: its mode is {mode:04o}, not 0600"
         fix = f"chmod 600 {path}; and as others may have read it, ask for new secrets"
+        if path.startswith("/mnt/"):  # Windows' disk under WSL
+            fix += "; if chmod changes nothing, move it to your home"
     else:
         return _lines(secret, text, problems)
     problems.add(secret.where, f"{path} {problem}", fix)
