@@ -200,13 +200,14 @@ def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running:
 @pytest.mark.parametrize("running", ["022"], indirect=True)
 def test_a_stranger_can_do_nothing_and_is_told_so(running: Team) -> None:
     run = running.project / "run"
+    copy = "of a run that has ended, ask for a copy: cp -r RUN PLACE; chmod -R go+rX PLACE"
     for word in ("stop", "status", "logs", "why"):
         done = running.kit("eve", word, run)
-        fix = f"ask for chmod o+x {running.project}, or for a run in a shared folder"
+        fix = f"if the run is shared (`share: group`), ask for chmod o+x {running.project}; else, {copy}"
         assert (done.returncode, done.stderr) == (2, f"kit: {run} cannot be read: {running.project} is ada's, and closed to you\n  fix: {fix}\n")
     running.project.chmod(0o2755)
     done = running.kit("eve", "stop", run)
-    fix = "let the job say `share: group`, in a folder whose group you are a member of"
+    fix = f"let the job say `share: group`, in a folder whose group you are a member of; {copy}"
     assert (done.returncode, done.stderr) == (2, f"kit: {run} cannot be read: it is ada's, and not shared with you\n  fix: {fix}\n")
     assert running.run("eve", "touch", running.logs / "requests/stop.12345678").returncode != 0
     assert running.process.poll() is None

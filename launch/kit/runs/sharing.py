@@ -126,8 +126,9 @@ def refusal(folder: str) -> Optional[UsageError]:
     ways = [*reversed(Path(folder).parents), Path(folder)]
     closed = next((path for path in ways if not os.access(path, os.X_OK)), None)
     whose = f"{owner_name(str(closed or folder))}'s"
+    copy = "of a run that has ended, ask for a copy: cp -r RUN PLACE; chmod -R go+rX PLACE"
     if closed and str(closed) != folder:
-        fix = f"ask for chmod o+x {closed}, or for a run in a shared folder"
+        fix = f"if the run is shared (`share: group`), ask for chmod o+x {closed}; else, {copy}"
         return UsageError(f"{folder} cannot be read: {closed} is {whose}, and closed to you", fix)
-    fix = "let the job say `share: group`, in a folder whose group you are a member of"
+    fix = f"let the job say `share: group`, in a folder whose group you are a member of; {copy}"
     return UsageError(f"{folder} cannot be read: it is {whose}, and not shared with you", fix)
