@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
 import subprocess
@@ -154,7 +155,21 @@ def test_only_a_dry_run_takes_an_image_that_is_on_another_machine(kit, tmp_path:
         done = kit(*words, *more, check=False)
         assert (done.returncode, done.stderr.splitlines()[0]) == (2, "kit: --image: no such image: /nowhere/x.sqsh")
     done = kit("submit", "train.py", "--image", "first", "--dry-run", check=False)
-    assert (done.returncode, done.stderr.splitlines()[1]) == (2, "  fix: build it: kit build --name first; kit images lists what is built")
+    assert (done.returncode, done.stderr.splitlines()[1]) == (2, "  fix: write the path of its file; or build it: kit build --name first; see kit images")
+
+
+def test_an_image_whose_record_cannot_be_read_is_not_to_be_built_without_need(kit, tmp_path: Path, program: Path) -> None:
+    """Such as a colleague's with a umask of 077; another one of its name would take gigabytes."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/first.json").write_text("{")
+    done = kit("submit", "train.py", "--image", "first", check=False)
+    problem = f"there is no image first: its record cannot be read: {tmp_path}/images/first.json"
+    fix = f"if it is a colleague's, ask for: chmod -R a+rX {tmp_path}/images; else build it again"
+    assert (done.returncode, done.stderr) == (2, f"kit: --image: {problem}\n  fix: {fix}\n")
+    if os.geteuid():
+        (tmp_path / "images").chmod(0o300)
+        assert f"cannot be read: {tmp_path}/images\n" in kit("submit", "train.py", "--image", "first", check=False).stderr
+        (tmp_path / "images").chmod(0o700)
 
 
 def test_only_a_dry_run_without_slurm_takes_a_mount_that_is_on_another_machine(kit, tmp_path: Path, program: Path) -> None:
@@ -301,6 +316,8 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "train.py", "--gpus_per_node", "2"], "kit: there is no option --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
         (["images", "gc", "--dayz", "2"], "kit: there is no option --dayz\n  fix: did you mean '--days'?\n"),
         (["why", "--quux"], "kit: there is no option --quux\n  fix: see: "),
+        (
+        ),
         (["submti", "train.py"], "kit: there is no command 'submti'\n  fix: did you mean 'submit'?\n"),
         (["submit"], "kit: no job is named, and there is no job.yaml here\n  fix: name it: small.yaml\n"),
         (

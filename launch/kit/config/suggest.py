@@ -67,7 +67,11 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
         built = [
             name[: -len(".json")] for name in safe_read.names(folder) if name.endswith(".json")
         ]
-        fix = f"build it: kit build --name {word}; kit images lists what is built"
+        if word in built or (os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)):
+            place = f"{folder}/{word}.json" if built else folder
+            fix = f"if it is a colleague's, ask for: chmod -R a+rX {folder}; else build it again"
+            return False, f"there is no image {word}: its record cannot be read: {place}", fix
+        fix = f"write the path of its file; or build it: kit build --name {word}; see kit images"
         problem = f"no file has that name, and kit build has made none in {folder}"
         fix = did_you_mean(word, built, fix, cutoff=0.75)
         return False, f"there is no image {word}: {problem}", fix
