@@ -316,7 +316,10 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "train.py", "--gpus_per_node", "2"], "kit: there is no option --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
         (["images", "gc", "--dayz", "2"], "kit: there is no option --dayz\n  fix: did you mean '--days'?\n"),
         (["why", "--quux"], "kit: there is no option --quux\n  fix: see: "),
+        (["small.yaml"], "kit: there is no command 'small.yaml'\n  fix: kit submit small.yaml, or kit run small.yaml here\n"),
         (
+            ["run", "lab 1.ipynb"],
+            "kit: lab 1.ipynb is a notebook, not a program\n  fix: jupyter nbconvert --to script 'lab 1.ipynb'; or: kit shell --jupyter\n",
         ),
         (["submti", "train.py"], "kit: there is no command 'submti'\n  fix: did you mean 'submit'?\n"),
         (["submit"], "kit: no job is named, and there is no job.yaml here\n  fix: name it: small.yaml\n"),
@@ -440,6 +443,13 @@ def test_no_traceback_reaches_a_user(arguments: list[str], kit, program: Path) -
     done = kit(*arguments, check=False)
     assert done.returncode in (1, 2)
     assert done.stderr.startswith("kit: ") and "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
+
+
+def test_windows_itself_is_told_to_start_kit_in_its_linux() -> None:
+    """It has no fcntl: kit would end in a traceback of its first import."""
+    code = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; from kit.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[1]) == (1, "  fix: install kit in its Linux, WSL: wsl --install")
 
 
 def test_a_deleted_working_directory_is_an_error_and_no_traceback(program: Path, tmp_path: Path) -> None:

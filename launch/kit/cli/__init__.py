@@ -9,6 +9,9 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command that was typed. Ctrl-C ends it without a traceback while kit loads, too."""
+    if sys.platform == "win32":
+        fix = "install kit in its Linux, WSL: wsl --install"
+        sys.exit(f"kit: it runs on Linux and macOS, and not on Windows itself\n  fix: {fix}")
     if sys.getfilesystemencoding() != "utf-8" and "shown_in" not in sys._xoptions:
         _start_in_utf_8()
     try:

@@ -105,7 +105,10 @@ def unknown_command(group: str, name: str, known: list[str]) -> str:
     """Return the fix for a command that does not exist."""
     if hint := _COMMANDS.get(group, {}).get(name):
         return hint if set(hint) & set(",;") else f"did you mean '{hint}'?"
-    return did_you_mean(name, known, f"see: {group} --help")
+    otherwise = f"see: {group} --help"
+    if os.path.isfile(name):
+        otherwise = f"kit submit {shlex.quote(name)}, or kit run {shlex.quote(name)} here"
+    return did_you_mean(name, known, otherwise)
 
 
 def own_option(path: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,9 @@ def _refuse_other_kinds(path: Path) -> None:
     if path.suffix.lower() == ".json":
         fix = "job files are YAML, and JSON is YAML, too: give it a name that ends with .yaml"
         raise UsageError(f"{path} is neither a job file nor a program", fix)
+    if path.suffix.lower() == ".ipynb":
+        fix = f"jupyter nbconvert --to script {shlex.quote(str(path))}; or: kit shell --jupyter"
+        raise UsageError(f"{path} is a notebook, not a program", fix)
     if is_batch_script(path):
         raise UsageError(f"{path} is a batch script", other_tools.import_it(str(path)))
 
