@@ -379,7 +379,7 @@ def test_a_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text("\ufeffa>=1, \\\n  <2 # comment\n\n-r more/b.txt\n-c more/c.txt\n--pre\n-i https://host/simple\n")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "b.txt").write_text("b[x,y]~=1.0 ; python_version > '3.8'\r\n-f wheels\r\n")
-    (tmp_path / "more" / "c.txt").write_text("c\t<3\n")
+    (tmp_path / "more" / "c.txt").write_text("c\t<3\r\n", encoding="utf-16")  # by `pip freeze >` of PowerShell
     problems = Problems()
     job = Job(packages=(Requirement("first", ""), Requirement(str(tmp_path / "all.txt"), "")))
     lines = packages.requested(job, None, "", problems).requirements

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from dataclasses import dataclass
@@ -62,7 +63,9 @@ def _read(item: Requirement, prefix: str, problems: Problems, depth: int) -> lis
     """Return the lines of a file and of the files that it names; constraints with their mark."""
     path = item.text
     try:
-        text = safe_read.read(path).decode("utf-8-sig")
+        content = safe_read.read(path)
+        is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's
+        text = content.decode("utf-16" if is_utf_16 else "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         is_missing = isinstance(error, FileNotFoundError)
