@@ -391,6 +391,16 @@ def test_a_recipe_from_windows_is_the_same_recipe(name: str, engine: str, text: 
     assert find(name, engine=engine).lay_out(tmp_path / "context").read_bytes() == text.encode()
 
 
+def test_scripts_of_windows_that_a_recipe_copies_are_named(project: Path, tmp_path: Path) -> None:
+    (project / "Dockerfile").write_text("FROM base:1\nCOPY . /opt/\n")
+    for name, text in (("a.sh", b"true\r\n"), ("b.sh", b"true\n"), ("c.py", b"1\r\n")):
+        (project / name).write_bytes(text)
+    (tmp_path / "context").mkdir()
+    said: list[str] = []
+    find().lay_out(tmp_path / "context", said.append)
+    assert said == ["lines end as on Windows (CRLF) in a.sh; where a step runs one: perl -pi -e 's/\\r$//' FILE"]
+
+
 def test_a_recipe_in_a_linked_folder_is_never_changed(project: Path, tmp_path: Path) -> None:
     """Also not the files that it copies through a link, and copies beside the link."""
     text = "FROM base:1\nCOPY . /opt/\nCOPY same/x.py /opt/\n"

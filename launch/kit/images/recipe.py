@@ -208,6 +208,7 @@ class Recipe:
             note(f"keys are not in the image: {key_files.shown(kept)}")
         if tracked:
             note(key_files.COPIED.format(key_files.shown(tracked)))
+        recipe_files.name_windows_scripts(self.folder, files, note)
         name = os.path.relpath(self.file, self.folder)
         is_inside = not paths.leads_out(name) and not safe_write.is_behind_link(self.folder, name)
         recipe = target / (name if is_inside else self.file.name)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable
 
 from kit.base.errors import KitError
-from kit.base.formats import size
+from kit.base.formats import first, size
 from kit.base.progress import Note
 from kit.files import safe_read, safe_write
 from kit.files.digests import Digests
@@ -87,6 +87,14 @@ def name_large(folder: Path, names: list[str], ignore_file: Path, note: Note) ->
         f"the recipe takes in {size(total)} of {folder}, {size(most)} of it in "
         f"{largest}: where no step needs that, write {largest} in {ignore_file}"
     )
+
+
+def name_windows_scripts(folder: Path, names: list[str], note: Note) -> None:
+    """Note which shell scripts no shell of an image can read."""
+    shells = (name for name in names if name.endswith((".sh", ".bash")))
+    if found := [name for name in shells if "\r\n" in safe_read.text(folder / name)]:
+        fix = "where a step runs one: perl -pi -e 's/\\r$//' FILE"
+        note(f"lines end as on Windows (CRLF) in {first(found, 5)}; {fix}")
 
 
 def copy(folder: Path, names: list[str], target: Path, besides: Path) -> None:
