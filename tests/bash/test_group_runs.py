@@ -290,6 +290,11 @@ def test_what_cannot_be_shared_is_refused_or_warned_of(team: Team) -> None:
     fix = "start in a folder of your group: chgrp GROUP DIR; chmod g+s DIR"
     assert (refused.returncode, refused.stderr) == (1, f"kit: {problem}\n  fix: {fix}\n")
     assert list(team.project.glob("run*")) + list(team.project.glob(".kit*")) == []
+    os.chown(team.project, USERS["ada"], USERS["ada"])
+    alone = team.kit("ada", "render", "job.yaml", "--output", "alone").stderr
+    assert alone.startswith(
+        "kit: this run is shared with the group ada, which is yours alone\n  fix: start in a folder of your team's group: chgrp GROUP DIR; chmod g+s DIR\n"
+    )
     os.chown(team.project, USERS["ada"], TEAM)
     team.project.chmod(0o2700)
     warned = team.kit("ada", "render", "job.yaml", "--output", "run")

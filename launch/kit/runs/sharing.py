@@ -56,8 +56,14 @@ def mode_of_record(folder: Path) -> int:
 
 
 def warn_of_closed_folders(folder: Path) -> None:
-    """Warn where members cannot come to a shared run directory."""
+    """Warn where members cannot come to a shared run directory, or it has none but its owner."""
     gid = os.stat(folder).st_gid
+    name = group(folder)
+    # Many systems give each user such a group.
+    if name == owner_name(str(folder)) and not name.isdecimal() and not grp.getgrgid(gid).gr_mem:
+        fix = "start in a folder of your team's group: chgrp GROUP DIR; chmod g+s DIR"
+        warn(f"kit: this run is shared with the group {name}, which is yours alone\n  fix: {fix}")
+        return
     for parent in reversed(Path(os.path.realpath(folder)).parents):
         facts = os.stat(parent)
         if not facts.st_mode & (0o010 if facts.st_gid == gid else 0o001):
