@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import unicodedata
 from dataclasses import fields
 from pathlib import Path
 
@@ -245,6 +246,18 @@ def test_no_folder_is_proposed_for_a_script_that_is_not_there(command: str, is_t
     (tmp_path / is_there).mkdir() if is_there.endswith("/") else (tmp_path / is_there).touch()
     done = kit_here("run", command)
     assert (done.code, done.err) == (2, f"kit: {command}: no such script: {command}\n  fix: {fix.replace('PROJECT', str(tmp_path))}\n")
+
+
+def test_a_name_of_a_mac_that_only_looks_like_the_files_is_told(kit_here, tmp_path: Path, monkeypatch) -> None:
+    """It writes ü as u and two dots, and `did you mean 'Übung.py'` would show the same twice."""
+    monkeypatch.chdir(tmp_path)
+    theirs, typed = (unicodedata.normalize(form, "Übung 1.py") for form in ("NFD", "NFC"))
+    (tmp_path / theirs).touch()
+    said = kit_here("run", f"./{typed}").err
+    fix = re.search("two parts, as by a Mac: (mv .*)\n", said)
+    assert fix, said
+    subprocess.run(fix[1], shell=True, check=True)
+    assert [path.name for path in tmp_path.glob("*.py")] == [typed]
 
 
 def test_a_run_is_repeated_without_its_program_where_only_the_nodes_have_it(tmp_path: Path) -> None:

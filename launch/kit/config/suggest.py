@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import unicodedata
 from collections.abc import Mapping
 
 from kit.base.errors import closest, did_you_mean
@@ -37,6 +39,13 @@ def neighbour(path: str, otherwise: str, *, may_be_folder: bool = False) -> str:
     names = safe_read.names(folder or ".")
     if not may_be_folder:
         names = [other for other in names if not os.path.isdir(os.path.join(folder, other))]
+    for other in names:
+        if unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", name):
+            place = os.path.join(folder, "")
+            how = f"mv {shlex.quote(place + other)} {shlex.quote(place + name)}"
+            return (
+                f"it is there, but a letter such as ü is written in two parts, as by a Mac: {how}"
+            )
     return did_you_mean(name, names, otherwise, cutoff=0.75)
 
 
