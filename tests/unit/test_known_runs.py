@@ -1018,6 +1018,16 @@ def test_a_copied_run_of_a_cluster_is_no_run_of_this_laptop(fake: ScriptedSlurm,
     assert call("status", "from-cluster")[2].startswith("kit: squeue is not installed here\n")
 
 
+def test_in_the_folder_of_a_colleagues_run_that_run_is_meant(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch) -> None:
+    shutil.copytree(CORPUS / "time-limit", "theirs")
+    said = call("why", "theirs")[1]
+    monkeypatch.chdir("theirs")
+    assert call("why")[1] == said.replace("theirs/", "") != "" and noted() == {}
+    (tmp_path / "run.json").write_text('{"of": "another program"}')
+    monkeypatch.chdir(tmp_path)
+    assert call("why")[2] == "kit: there is no run yet\n  fix: start one: kit submit job.yaml\n"
+
+
 def test_without_slurm_the_state_of_its_runs_alone_is_unknown(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "far")
     without_slurm(tmp_path)

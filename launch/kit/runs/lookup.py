@@ -175,6 +175,10 @@ def _last_or_raise() -> Run:
     """Return the last run of the current folder. Raise UsageError if it has none."""
     if run := last_here():
         return run
+    # Or it is one, such as a colleague's.
+    is_run = {"kit", "plan"} <= run_dir.read_record(Path.cwd()).keys()
+    if is_run and (run := _of_directory(os.curdir, [])):
+        return run
     if last := next(of_folder(history.noted(), everywhere=True), None):
         example = f"{last.name}: {last.id or last.folder}"
         fix = f"name one, such as the last one of all, {example}; kit runs lists them"
