@@ -499,3 +499,4 @@ def test_a_folder_where_nobody_may_write_is_named(project: Project) -> None:
     (project.folder / "images").write_text("a file\n")
     done = project.run(check=False)
     assert done.returncode == 1 and f"cannot write to {project.folder}/images" in done.stderr
+    assert "or copy the project to a folder of your own" in done.stderr

@@ -239,7 +239,7 @@ def work(folder: Path, stem: str) -> Iterator[Path]:
         folder.mkdir(exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f"{stem}.", suffix=PARTIAL, dir=folder))
     except OSError as error:
-        fix = "check its rights and its free space"
+        fix = "check its rights and its free space, or copy the project to a folder of your own"
         raise KitError(f"cannot write to {folder}: {error.strerror}", fix) from None
     try:
         yield made

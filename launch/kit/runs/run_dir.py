@@ -141,7 +141,8 @@ def _begin(place: Path) -> Path:
     except OSError as error:
         raise KitError(
             f"cannot write below {place.parent}: {error.strerror}",
-            "start from a folder that you can write to, on a file system that every node sees",
+            "start from a folder that you can write to, such as a copy of the project, on a file "
+            "system that every node sees",
         ) from None
 
 
