@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kit import slurm
 from kit.base import quote
-from kit.base.errors import KitError, Problems, UsageError
+from kit.base.errors import KitError, KitWarning, Problems, UsageError
 from kit.config import job_file, profiles
 from kit.config import secrets as job_secrets
 from kit.config.secrets import Secret
@@ -167,6 +167,20 @@ def test_the_file_is_its_owners_alone_and_what_kit_starts_has_the_values_no_more
     assert not {"A", "B", "OTHER"} & (slurm.environment() | local.step_environment("1", ["local0"])).keys()
     secret_file.forget(project)
     assert not folder.exists()
+
+
+def test_where_a_file_system_keeps_no_permissions_the_user_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As below /mnt/c under WSL, or on a share of Windows'."""
+    monkeypatch.setenv("A", "x")
+    make = Path.mkdir
+
+    def make_open(path: Path, mode: int) -> None:
+        make(path)
+        path.chmod(0o777)
+
+    monkeypatch.setattr(Path, "mkdir", make_open)
+    with pytest.warns(KitWarning, match="keeps no permissions: others may read the secrets\n  fix: "):
+        secret_file.place(changed(plan("none"), workdir=str(project), secrets=(Secret("A", "env", "A", ""),)), project)
 
 
 @pytest.mark.parametrize("links", [True, False])

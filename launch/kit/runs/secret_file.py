@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
-from kit.base.errors import KitError, UsageError
+from kit.base.errors import KitError, UsageError, warn
 from kit.config import notify
 from kit.config.notify import Notify
 from kit.config.secrets import Secrets
@@ -43,6 +43,9 @@ def place(plan: Plan, run: Path, tasks: Optional[list[int]] = None) -> None:
     folder = RunPaths(run).secrets
     try:
         folder.mkdir(mode=0o700)
+        if folder.stat().st_mode & 0o077:  # such as Windows' disk, or a share of its kind
+            problem = f"the file system of {run} keeps no permissions: others may read the secrets"
+            warn(f"kit: {problem}\n  fix: start from a folder elsewhere, as in your home")
         # A run directory may be in a checkout, and `git add .` takes what it finds.
         (folder / ".gitignore").write_text("*\n")
         first, *others = [folder / str(task) for task in tasks] if tasks else [folder / "values"]
