@@ -144,12 +144,17 @@ def watch(fake_slurm: Slurm, monkeypatch) -> Watch:
 def test_a_job_that_slurm_forgets_while_it_is_followed_is_said(watch: Watch, fake_slurm: Slurm, capfd) -> None:
     fake_slurm.job("7", "PENDING", "Priority")
     assert watch.ended() is None and watch.ended() is None
-    fake_slurm.job("7", "PENDING", "None")
-    assert watch.ended() is None
+    for reason in ("None", "Priority", "AssocMaxGRESPerJob", "Priority", "AssocMaxGRESPerJob"):
+        fake_slurm.job("7", "PENDING", reason)
+        assert watch.ended() is None
     fake_slurm.forget("7")
     with pytest.raises(KitError, match="Slurm has forgotten job 7\n  fix: its accounting may know: sacct -j 7"):
         watch.ended()
-    assert capfd.readouterr().out == "kit: job 7 PENDING (Priority)\n"  # each change once
+    assert capfd.readouterr().out == (  # each change once
+        "kit: job 7 PENDING (Priority: jobs of higher priority are before it)\n"
+        "kit: job 7 PENDING (AssocMaxGRESPerJob: it asks for more than your account allows one job: it will never start;"
+        " the limits: sacctmgr show assoc user=$USER)\n"
+    )
 
 
 def test_a_controller_that_is_away_is_waited_for_as_long_as_patience_lasts(watch: Watch, fake_slurm: Slurm) -> None:

@@ -14,6 +14,7 @@ from kit.files import safe_read
 from kit.runs import history, job_status, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
+from kit.slurm import reasons
 
 PERIOD_S = 2.0
 IDLE = 5  # periods between two questions to Slurm about a job in which nothing happens
@@ -48,7 +49,7 @@ class Watch:
         self.asked_s = -self.period_s * IDLE
         self.written_ns, self.stirred_s = 0, -STIRRED_S
         self.answered_s = time.monotonic()
-        self.shown = ""
+        self.shown, self.reasons = "", set[str]()  # the state, and reasons for it
 
     def ended(self) -> Optional[slurm.State]:
         """Return the state of a job that has ended; None while it goes on."""
@@ -81,12 +82,16 @@ class Watch:
         return True
 
     def _say_change(self, state: slurm.State) -> None:
-        if state.name == self.shown:
-            return
-        self.shown = state.name
+        """Say a new state, and each reason for waiting once: some change with every look."""
         is_reason = state.name in slurm.WAITING and state.reason not in ("", "None")
-        reason = f" ({state.reason})" if is_reason else ""
-        self.say(f"job {self.run.id} {state.name}{reason}")
+        kind = state.reason.partition(",")[0] if is_reason else ""  # without names of nodes
+        if state.name != self.shown:
+            self.shown, self.reasons = state.name, {""}
+        elif kind in self.reasons:
+            return
+        self.reasons.add(kind)
+        words = f" ({reasons.explain(state.reason, '')})" if is_reason else ""
+        self.say(f"job {self.run.id} {state.name}{words}")
 
 
 def noted_end(run: Run) -> Optional[slurm.State]:
