@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Callable, NamedTuple, Optional
 
 from kit.base.errors import KitError
-from kit.slurm import client, nodes, task_numbers
+from kit.slurm import client, nodes, reasons, task_numbers
 
 # A job in one of these states has ended; in any other state, also one that a later Slurm invents,
 # it may still do something. https://slurm.schedmd.com/job_state_codes.html
@@ -262,6 +262,7 @@ def cluster_name() -> str:
 
 
 def why_waiting(job_name: str) -> str:
-    """Return state and reason of this user's job of that name: PENDING Resources."""
+    """Return state and reason of this user's job of that name, in plain words; "" for none."""
     squeue = ["squeue", "--all", "--me", "--noheader", f"--name={job_name}", "--format=%T %r"]
-    return client.ask(squeue).strip()
+    state, _, reason = client.ask(squeue).strip().partition(" ")
+    return f"{state} {reasons.explain(reason, '')}" if reason else state
