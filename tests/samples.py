@@ -25,20 +25,23 @@ def copy_of_kit(place: Path) -> Path:
     return place / "launch"
 
 
-def docker_archive(path: Path, architecture: str = "") -> Path:
-    """An image, as docker save writes one; for this machine, if no other is named."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as layer:
-        layer.addfile(tarfile.TarInfo("bin"), None)
+def tar(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def docker_archive(path: Path, architecture: str = "", layer: bytes = b"") -> Path:
+    """An image, as docker save writes one, of a layer or of an empty file; for this machine, if no other is named."""
     architecture = architecture or {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, "amd64")
     files = {
-        "layer.tar": content.getvalue(),
+        "layer.tar": layer or tar({"bin": b""}),
         "config.json": json.dumps({"architecture": architecture, "config": {}}).encode(),
         "manifest.json": json.dumps([{"Config": "config.json", "Layers": ["layer.tar"], "RepoTags": ["mine:1"]}]).encode(),
     }
-    with tarfile.open(path, mode="w") as whole:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            whole.addfile(info, io.BytesIO(data))
+    path.write_bytes(tar(files))
     return path

@@ -5,14 +5,11 @@ tests/cluster/engine/test_killed_builds.py has a real one. KIT_KILLS=200 does it
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import random
 import re
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +20,7 @@ from test_building import Engine, engine  # noqa: F401 - a fixture
 from test_registry import image, layer, plain, serving
 
 import kills
+from samples import docker_archive
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +35,7 @@ def ways(folder: Path) -> Iterator[dict[str, list[str]]]:
     noise = random.Random(1).randbytes(BYTES)
     Path("data").write_bytes(noise)
     made = subprocess.run([sys.executable, "-m", "kit", "build", "--to", "docker"], capture_output=True, text=True, check=True)
-    archive(folder / "saved.tar", layer(noise=noise))
+    docker_archive(folder / "saved.tar", layer=layer(noise=noise))
     (folder / "tree/etc").mkdir(parents=True)
     for name in ("etc/environment", "etc/rc", "noise"):
         (folder / "tree" / name).write_bytes(noise if name == "noise" else b"")
@@ -50,17 +48,6 @@ def ways(folder: Path) -> Iterator[dict[str, list[str]]]:
             "registry": [f"docker://{server.address}/lib/noise:1"],
             "foreign": [str(folder / "foreign.sqsh")],
         }
-
-
-def archive(file: Path, blob: bytes) -> None:
-    config = json.dumps({"os": "linux", "config": {}}).encode()
-    members = {"layer.tar": blob, "config.json": config}
-    members["manifest.json"] = json.dumps([{"Config": "config.json", "RepoTags": ["noise:1"], "Layers": ["layer.tar"]}]).encode()
-    with tarfile.open(file, "w") as tar:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
 
 
 def left(engine: Engine, temporary: Path) -> list[str]:  # noqa: F811

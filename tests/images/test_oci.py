@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import io
 import json
 import tarfile
 from pathlib import Path
@@ -12,7 +10,9 @@ from pathlib import Path
 import pytest
 from kit.base.errors import KitError
 from kit.registry import oci
-from kit.registry.layers import merge
+from test_registry import contents, digest
+
+from samples import tar
 
 HERE = oci.architecture()
 SAID = {
@@ -24,24 +24,6 @@ SAID = {
 }
 CONFIG = oci.Config(("PATH=/bin", "A=b=c"), "/workspace", ("/entry", "with space"), ("bash",), {"com.nvidia.volumes.needed": "x"})
 AGAIN = "save the image again, and compare the file's size with the original's"
-
-
-def tar(files: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-        for name, target in (links or {}).items():
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            archive.addfile(info)
-    return out.getvalue()
-
-
-def digest(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 LOW, TOP = tar({"low": b"low", "both": b"low"}), tar({"both": b"top"})
@@ -92,10 +74,6 @@ def folder(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-def contents(image: oci.Image) -> dict[str, bytes]:
-    return {info.name: content.read() for info, content in merge(image) if content}
-
-
 def problem(path: Path, reference: str = "") -> tuple[str, str]:
     with pytest.raises(KitError) as error:
         oci.open_archive(path, reference)
@@ -118,7 +96,10 @@ def test_a_damaged_layer_of_the_old_form_is_noticed(tmp_path: Path) -> None:
 def test_equal_layers_that_docker_linked_are_found(tmp_path: Path) -> None:
     files = old_archive(**{"c.json": config(layers=(LOW, LOW))})
     del files["bb/layer.tar"]
-    (tmp_path / "a.tar").write_bytes(tar(files, {"bb/layer.tar": "../aa/layer.tar"}))
+    link = tarfile.TarInfo("bb/layer.tar")
+    link.type, link.linkname = tarfile.SYMTYPE, "../aa/layer.tar"
+    with tarfile.open(archive(tmp_path / "a.tar", files), "a") as saved:
+        saved.addfile(link)
     assert contents(oci.open_archive(tmp_path / "a.tar")) == {"low": b"low", "both": b"low"}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import io
 import json
 import os
 import random
@@ -13,7 +12,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import tarfile
 import threading
 import time
 import urllib.request
@@ -27,6 +25,8 @@ import kit
 import pytest
 from kit.base.errors import KitError
 from kit.registry import client, credentials, layers, oci, transport
+
+from samples import tar
 
 MANIFEST, INDEX = client.MANIFESTS[0], client.INDEXES[0]
 SECRET = "hunter2"
@@ -55,13 +55,7 @@ def digest(content: bytes) -> str:
 
 
 def layer(**files: bytes) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return gzip.compress(out.getvalue(), 1, mtime=0)
+    return gzip.compress(tar(files), 1, mtime=0)
 
 
 def image(*blobs: bytes, architecture: str = "") -> tuple[bytes, dict[str, bytes]]:

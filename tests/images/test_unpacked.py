@@ -19,10 +19,10 @@ import pytest
 from kit.base.errors import KitError
 from kit.images import packer
 from kit.registry.oci import Config
-from test_kills import archive
 from test_packing import LONG, squash, tar_of, unpacked
 
 from far_side import FAKES
+from samples import docker_archive
 
 LINK, SYMBOLIC = {"type": tarfile.LNKTYPE}, {"type": tarfile.SYMTYPE}
 STREAM = tar_of(
@@ -123,7 +123,7 @@ def test_nothing_of_an_image_leads_out_of_the_folder(members: list[tuple[str, by
 
 def test_a_build_that_was_killed_leaves_nothing_that_the_next_one_does_not_remove(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    archive(tmp_path / "saved.tar", STREAM)
+    docker_archive(tmp_path / "saved.tar", layer=STREAM)
     command = [sys.executable, "-m", "kit", "build", "saved.tar"]
     packing = (old / "mksquashfs").readlink()
     stub(old, "mksquashfs", f"{ANSWERS}\nkill -9 $PPID")
