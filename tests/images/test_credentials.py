@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kit.base.errors import KitError
 from kit.registry import client, credentials, transport
-from test_registry import BLOBS, FILES, Server, contents, image, plain, serving
+from test_registry import FILES, Server, app, contents, private, serving
 
 SECRET = "hunter2 'x"
 LOGIN = base64.b64encode(f"me:{SECRET}".encode()).decode()
@@ -53,15 +53,6 @@ def answering(home: Path, name: str, user: str = "me") -> Path:
     return helper(home, name, f'cat "{home}/answer-{name}"')
 
 
-def private(server_login: str = LOGIN):
-    answer = plain(*image(*BLOBS))
-
-    def handle(path: str, headers: dict[str, str]):
-        return answer(path, headers) if headers.get("Authorization") == f"Basic {server_login}" else (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
-
-    return handle
-
-
 def refused(server: Server) -> str:
     with pytest.raises(KitError) as error:
         client.open_image(f"{server.address}/app")
@@ -76,7 +67,7 @@ def login(name: str) -> str | None:
 
 def test_a_helper_gives_the_login_and_the_secret_is_in_no_ones_arguments(home: Path) -> None:
     asked = answering(home, "mine")
-    with serving(private()) as server:
+    with serving(private(LOGIN)) as server:
         settings(home, credHelpers={server.address: "mine"})
         assert contents(client.open_image(f"{server.address}/app")) == FILES
         assert asked.read_text() == f"get:{server.address}\n"
@@ -117,7 +108,7 @@ def test_helpers_of_other_registries_and_of_no_name_are_not_asked(home: Path) ->
 def test_a_public_image_asks_no_helper(home: Path) -> None:
     asked = answering(home, "mine")
     settings(home, credsStore="mine")
-    with serving(plain(*image(*BLOBS))) as server:
+    with serving(app) as server:
         assert contents(client.open_image(f"{server.address}/app")) == FILES
     assert not asked.exists()
 
@@ -143,7 +134,7 @@ def test_a_helper_that_fails_is_told_with_the_refusal_and_is_nothing_to_a_public
     settings(home, credsStore="mine")
     if script:
         helper(home, "mine", script)
-    with serving(private()) as server:
+    with serving(private(LOGIN)) as server:
         assert f"; docker-credential-mine, which {home}/docker/config.json names, {said})" in refused(server)
     wants_tokens = {"WWW-Authenticate": 'Bearer realm="TOKENS"'}
 
@@ -153,7 +144,7 @@ def test_a_helper_that_fails_is_told_with_the_refusal_and_is_nothing_to_a_public
             return 200, {}, b'{"token": "x"}'
         if headers.get("Authorization") != "Bearer x":
             return 401, {"WWW-Authenticate": wants_tokens["WWW-Authenticate"].replace("TOKENS", f"http://{server.address}/token")}, b""
-        return plain(*image(*BLOBS))(path, headers)
+        return app(path, headers)
 
     with serving(anyones) as server:
         assert contents(client.open_image(f"{server.address}/app")) == FILES
@@ -162,14 +153,14 @@ def test_a_helper_that_fails_is_told_with_the_refusal_and_is_nothing_to_a_public
 def test_a_token_that_only_docker_can_use_is_told(home: Path) -> None:
     answering(home, "mine", user="<token>")
     settings(home, credsStore="mine")
-    with serving(private()) as server:
+    with serving(private(LOGIN)) as server:
         assert "has a token that only docker can log in with: log in with a name and a password" in refused(server)
 
 
 def test_an_identity_token_in_the_file_is_no_empty_password_and_is_told(home: Path) -> None:
     """As `docker login` writes it for Azure's registry."""
     empty = base64.b64encode(b"00000000-0000-0000-0000-000000000000:").decode()
-    with serving(private()) as server:
+    with serving(private(LOGIN)) as server:
         settings(home, auths={server.address: {"auth": empty, "identitytoken": SECRET}})
         said = refused(server)
         assert f"; {home}/docker/config.json has a token for {server.address} that only docker can log in with: write a name and a password to " in said
@@ -181,7 +172,7 @@ def test_a_helper_that_has_no_login_is_no_failure_and_what_the_file_has_is_taken
     helper(home, "mine", "echo credentials not found in native keychain; exit 1")
     settings(home, credsStore="mine", auths={"quay.io": {"auth": LOGIN}})
     assert login("quay.io/x") == LOGIN
-    with serving(private()) as server:
+    with serving(private(LOGIN)) as server:
         assert "docker-credential-mine" not in refused(server)
 
 
@@ -193,7 +184,7 @@ def enroot(home: Path, *lines: str) -> None:
 
 
 def test_a_login_in_enroots_file_is_used(home: Path) -> None:
-    with serving(private()) as server:
+    with serving(private(LOGIN)) as server:
         enroot(home, "# mine", "machine quay.io login me password no", f"  machine 127.0.0.1\tlogin me  password {SECRET}  ")
         assert contents(client.open_image(f"{server.address}/app")) == FILES
 
@@ -244,7 +235,7 @@ def test_a_password_that_kit_does_not_know_is_told(password: str, said: str, hom
     monkeypatch.chdir(home)
     monkeypatch.delenv("MY_TOKEN", raising=False)
     enroot(home, f"machine 127.0.0.1 login me password {password}")
-    with serving(private()) as server:
+    with serving(private(LOGIN)) as server:
         assert f"; the password of 127.0.0.1 in {home}/enroot/.credentials is not known: {said})" in refused(server)
     assert not (home / "ran").exists()
 
@@ -252,5 +243,5 @@ def test_a_password_that_kit_does_not_know_is_told(password: str, said: str, hom
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"machine", b"machine 127.0.0.1 login me", b"default login me password x", b"x" * (2 << 20)])
 def test_a_file_that_is_none_of_enroots_is_no_login(content: bytes, home: Path) -> None:
     (home / "enroot/.credentials").write_bytes(content)
-    with serving(private()) as server:
+    with serving(private(LOGIN)) as server:
         assert "wants a login for" in refused(server)

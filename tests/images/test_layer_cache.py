@@ -13,9 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import pytest
 from kit.base.errors import UsageError
 from kit.base.progress import Note, silent
 from kit.registry import client, layer_cache, layers, transport
-from test_registry import BLOBS, FILES, Server, contents, digest, image, layer, plain, serving
+from test_registry import BLOBS, FILES, Server, app, contents, digest, image, layer, plain, serving
 
 LOW, TOP = BLOBS
 NAMES = {blob: digest(blob)[7:] for blob in BLOBS}
@@ -53,14 +52,8 @@ def downloads(server: Server) -> list[bytes]:
     return [asked[path] for _, path, headers in server.requests if path in asked and "Range" not in headers]
 
 
-@contextmanager
-def app() -> Iterator[Server]:
-    with serving(plain(*image(*BLOBS))) as server:
-        yield server
-
-
 def test_a_second_build_downloads_no_layer(folder: Path) -> None:
-    with app() as server:
+    with serving(app) as server:
         build(server)
         assert names(folder) == set(NAMES.values()) and (folder / NAMES[TOP]).read_bytes() == TOP
         assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600} and stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -71,7 +64,7 @@ def test_a_second_build_downloads_no_layer(folder: Path) -> None:
 
 
 def test_what_a_build_had_downloaded_when_it_ended_is_not_downloaded_again(folder: Path) -> None:
-    with app() as server:
+    with serving(app) as server:
         server.cuts = chain([None, None, None], repeat(0))  # the manifest, the configuration and the upper layer
         found = client.open_image(f"{server.address}/app")
         with pytest.raises(Exception, match="did not send all of"):
@@ -92,14 +85,13 @@ for info, content in layers.merge(registry.open_image(sys.argv[1])):
 
 
 def test_what_a_killed_build_was_writing_goes_with_the_next_and_what_another_writes_stays(folder: Path) -> None:
-    manifest, blobs = image(*BLOBS)
     is_stuck, let_go = threading.Event(), threading.Event()
 
     def handle(path: str, headers: dict[str, str]):
         if "Range" in headers and not let_go.is_set():
             is_stuck.set()
             let_go.wait(60)
-        return plain(manifest, blobs)(path, headers)
+        return app(path, headers)
 
     with serving(handle) as server:
         server.cuts = iter([None, None, MEGA])
@@ -121,7 +113,7 @@ def test_what_a_killed_build_was_writing_goes_with_the_next_and_what_another_wri
 
 
 def test_builds_at_once_have_the_same_and_leave_it_once(folder: Path) -> None:
-    with app() as server, ThreadPoolExecutor(8) as pool:
+    with serving(app) as server, ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(build, server) for _ in range(16)]:
             done.result()
     assert names(folder) == set(NAMES.values())
@@ -135,7 +127,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b""), lambda path: os.truncate(path, 1000), lambda path: path.write_bytes(TOP + b"x")])
 def test_a_layer_that_is_not_what_its_name_says_is_downloaded_again(damage: Callable[[Path], object], folder: Path) -> None:
-    with app() as server:
+    with serving(app) as server:
         build(server)
         damage(folder / NAMES[TOP])
         server.requests.clear()
@@ -154,7 +146,7 @@ def test_nothing_else_is_taken_for_a_layer_or_removed(folder: Path) -> None:
     os.mkfifo(folder / NAMES[LOW])
     (folder / "notes.txt").touch()
     before = names(folder)
-    with app() as server:
+    with serving(app) as server:
         build(server)
     assert names(folder) - {NAMES[LOW]} == before - {NAMES[LOW]} and (folder / NAMES[TOP] / "mine").exists()
     assert (folder / NAMES[LOW]).read_bytes() == LOW  # written over the pipe
@@ -179,7 +171,7 @@ class Broken:
 @pytest.mark.parametrize("error", [OSError(errno.ESTALE, "Stale file handle"), None])
 def test_a_layer_that_goes_away_while_it_is_read_is_read_on_from_the_registry(error: OSError | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_cache.LayerCache, "open", lambda self, name: Broken(TOP, error) if name == digest(TOP) else None)
-    with app() as server:
+    with serving(app) as server:
         build(server)
         assert [headers.get("Range") for headers in server.asked(digest(TOP))] == [f"bytes={MEGA}-"]
 
@@ -191,7 +183,7 @@ def test_without_a_folder_nothing_is_kept_and_the_build_goes_on(tmp_path: Path, 
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", Path("/proc/kit"), tmp_path / ("x" * 300)):
         monkeypatch.setenv("XDG_CACHE_HOME", str(place))
-        with app() as server:
+        with serving(app) as server:
             build(server)
             assert layer_cache.unused(1) == []
 
@@ -201,7 +193,7 @@ def test_a_disk_that_fills_up_ends_the_copy_and_not_the_build(most: int, folder:
     """A write fails there as on a full disk: after some of its bytes, with an OSError."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with app() as server:
+    with serving(app) as server:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
         try:
             build(server)
@@ -228,7 +220,7 @@ print(sorted(path.name for path in disk.iterdir()))
 def test_where_a_quota_is_full_the_cache_gives_back_what_it_has(folder: Path) -> None:
     folder.mkdir(parents=True)
     jail = ["bwrap", "--dev-bind", "/", "/", "--size", str(len(TOP) // 2 // 4096 * 4096), "--tmpfs", str(folder)]
-    with app() as server:
+    with serving(app) as server:
         done = subprocess.run([*jail, sys.executable, "-c", FULL, f"{server.address}/app", str(folder)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [f"no space is left in {folder}: the layers there are removed", "['mine']"]
@@ -238,7 +230,7 @@ def test_the_disk_keeps_room_for_the_image_itself(folder: Path, monkeypatch: pyt
     needed = sum(map(len, BLOBS)) + len(TOP)
     for free, kept in ((needed - 1, {NAMES[LOW]}), (needed, set(NAMES.values()))):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: shutil._ntuple_diskusage(free, 0, free))  # type: ignore[attr-defined]
-        with app() as server:
+        with serving(app) as server:
             build(server)
         assert names(folder) == kept
         shutil.rmtree(folder)
@@ -249,7 +241,7 @@ def test_a_writer_without_its_lock_or_its_file_does_no_harm(folder: Path, monkey
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with app() as server:
+    with serving(app) as server:
         build(server)
         assert names(folder) == set(NAMES.values())
     writer = layer_cache.Writer(folder / ("a" * 64), lambda: None)
@@ -275,14 +267,14 @@ def test_above_the_limit_the_oldest_go_first(folder: Path, monkeypatch: pytest.M
         keep(folder, name, MEGA, used_s)
     (folder / "mine").write_bytes(bytes(5 * MEGA))
     monkeypatch.setenv("KIT_LAYER_CACHE_GB", str((len(TOP) + len(LOW) + MEGA + 10) / 1e9))
-    with app() as server:
+    with serving(app) as server:
         build(server)
     assert names(folder) == {*NAMES.values(), "a" * 64, "mine"}
 
 
 def test_the_layers_of_one_image_do_not_push_each_other_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KIT_LAYER_CACHE_GB", str((len(TOP) + 10) / 1e9))
-    with app() as server:
+    with serving(app) as server:
         build(server)
         assert names(folder) == {NAMES[TOP]}
         build(server)
@@ -294,7 +286,7 @@ def test_a_layer_above_the_limit_pushes_nothing_out_that_is_below(gigabytes: str
     keep(folder, "a", MEGA - len(LOW), 2)
     keep(folder, "b", MEGA, 1)
     monkeypatch.setenv("KIT_LAYER_CACHE_GB", gigabytes)
-    with app() as server:
+    with serving(app) as server:
         build(server)
     assert names(folder) - {NAMES[LOW]} == left
 
@@ -310,7 +302,7 @@ def test_a_limit_that_is_no_number_is_said(text: str, monkeypatch: pytest.Monkey
 
 def test_a_layer_that_one_build_reads_twice_is_downloaded_once() -> None:
     """As for a hard link to what an upper layer hides."""
-    with app() as server:
+    with serving(app) as server:
         found = client.open_image(f"{server.address}/app")
         for _ in range(2):
             for _, content in layers.merge(found):

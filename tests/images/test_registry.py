@@ -81,6 +81,7 @@ def contents(found: oci.Image) -> dict[str, bytes]:
 RANDOM = random.Random(7).randbytes(3_000_000)
 BLOBS = (layer(low=b"low", both=b"low"), layer(both=b"top", random=RANDOM))
 FILES = {"low": b"low", "both": b"top", "random": RANDOM}
+APP, PARTS = image(*BLOBS)  # the image that most tests read
 
 
 # --- a real registry
@@ -127,27 +128,25 @@ def push(address: str, name: str, version: str, manifest: bytes, blobs: dict[str
 
 
 def test_a_pushed_image_is_resolved_opened_and_read(real: str) -> None:
-    manifest, blobs = image(*BLOBS)
-    push(real, "team/app", "v1", manifest, blobs)
-    assert client.resolve(f"{real}/team/app:v1") == digest(manifest)
-    assert client.resolve(f"{real}/team/app@{digest(manifest)}") == digest(manifest)
-    for name in (f"{real}/team/app:v1", f"{real}/team/app@{digest(manifest)}", f"{real}/team/app:other@{digest(manifest)}"):
+    push(real, "team/app", "v1", APP, PARTS)
+    assert client.resolve(f"{real}/team/app:v1") == digest(APP)
+    assert client.resolve(f"{real}/team/app@{digest(APP)}") == digest(APP)
+    for name in (f"{real}/team/app:v1", f"{real}/team/app@{digest(APP)}", f"{real}/team/app:other@{digest(APP)}"):
         found = client.open_image(name)
-        assert found[:3] == (name, digest(manifest), oci.Config(("A=b",), "", (), (), {}))
+        assert found[:3] == (name, digest(APP), oci.Config(("A=b",), "", (), (), {}))
         assert [(one.digest, one.size) for one in found.layers] == [(digest(blob), len(blob)) for blob in BLOBS]
         assert contents(found) == FILES
 
 
 def test_this_machines_image_is_chosen_from_an_index(real: str) -> None:
     foreign, foreign_blobs = image(BLOBS[0], architecture="vax")
-    own, own_blobs = image(*BLOBS)
     push(real, "multi", digest(foreign), foreign, foreign_blobs)
-    push(real, "multi", digest(own), own, own_blobs)
-    both = index(vax=foreign, **{oci.architecture(): own})
+    push(real, "multi", digest(APP), APP, PARTS)
+    both = index(vax=foreign, **{oci.architecture(): APP})
     push(real, "multi", "latest", both, {}, INDEX)
     assert client.resolve(f"{real}/multi") == digest(both)
     found = client.open_image(f"{real}/multi")
-    assert found.digest == digest(own)
+    assert found.digest == digest(APP)
     assert contents(found) == FILES
     other = client.open_image(f"{real}/multi", wanted="vax")
     assert (other.digest, other.architecture, len(other.layers)) == (digest(foreign), "vax", 1)
@@ -163,8 +162,7 @@ def test_an_image_for_other_machines_is_refused(real: str) -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "team/app:nothing"])
 def test_an_unknown_image_or_tag_is_said(real: str, name: str) -> None:
-    manifest, blobs = image(*BLOBS)
-    push(real, "team/app", "v1", manifest, blobs)
+    push(real, "team/app", "v1", APP, PARTS)
     for ask in (client.resolve, client.open_image):
         with pytest.raises(KitError) as error:
             ask(f"{real}/{name}")
@@ -240,10 +238,21 @@ def plain(manifest: bytes, blobs: dict[str, bytes], ranges: bool = True):
     return handle
 
 
+app = plain(APP, PARTS)
+
+
+def private(login: str):
+    """As `app`, for whoever has this login."""
+
+    def handle(path: str, headers: dict[str, str]):
+        return app(path, headers) if headers.get("Authorization") == f"Basic {login}" else (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
+
+    return handle
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_layer_that_breaks_half_way_is_resumed(ranges: bool) -> None:
-    manifest, blobs = image(*BLOBS)
-    with serving(plain(manifest, blobs, ranges)) as server:
+    with serving(plain(APP, PARTS, ranges)) as server:
         found = client.open_image(f"{server.address}/app")
         server.cuts = repeat(1_000_000) if ranges else iter([1_000_000, 2_000_000])
         assert contents(found) == FILES
@@ -252,16 +261,14 @@ def test_a_layer_that_breaks_half_way_is_resumed(ranges: bool) -> None:
 
 
 def test_a_download_may_break_as_often_as_it_likes_while_it_gets_on() -> None:
-    manifest, blobs = image(*BLOBS)
-    with serving(plain(manifest, blobs)) as server:
+    with serving(app) as server:
         found = client.open_image(f"{server.address}/app")
         server.cuts = repeat(200_000)  # fifteen breaks, and eight in a row would be the end
         assert contents(found) == FILES
 
 
 def test_a_layer_that_never_goes_on_ends_with_what_was_read() -> None:
-    manifest, blobs = image(*BLOBS)
-    with serving(plain(manifest, blobs, ranges=False)) as server:
+    with serving(plain(APP, PARTS, ranges=False)) as server:
         found = client.open_image(f"{server.address}/app")
         server.cuts = repeat(1_000)
         with pytest.raises(KitError) as error:
@@ -271,9 +278,8 @@ def test_a_layer_that_never_goes_on_ends_with_what_was_read() -> None:
 
 
 def test_what_is_not_what_was_asked_for_is_refused() -> None:
-    manifest, blobs = image(*BLOBS)
-    swapped = {name: blob[:-1] + b"?" if name == digest(BLOBS[1]) else blob for name, blob in blobs.items()}
-    with serving(plain(manifest, swapped)) as server:
+    swapped = {name: blob[:-1] + b"?" if name == digest(BLOBS[1]) else blob for name, blob in PARTS.items()}
+    with serving(plain(APP, swapped)) as server:
         with pytest.raises(KitError, match="is damaged: it should be"):
             contents(client.open_image(f"{server.address}/app"))
         with pytest.raises(KitError, match="gives something else"):
@@ -281,37 +287,30 @@ def test_what_is_not_what_was_asked_for_is_refused() -> None:
 
 
 def test_kit_names_itself_where_bots_are_refused() -> None:
-    manifest, blobs = image(*BLOBS)
-    answer = plain(manifest, blobs)
-    with serving(lambda path, headers: answer(path, headers) if headers["User-Agent"] == f"kit/{kit.__version__}" else (403, {}, b"")) as server:
+    with serving(lambda path, headers: app(path, headers) if headers["User-Agent"] == f"kit/{kit.__version__}" else (403, {}, b"")) as server:
         assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
 @pytest.mark.parametrize("status", [400, 405, 501])
 def test_a_registry_that_refuses_head_is_asked_with_get(status: int) -> None:
-    manifest, blobs = image(*BLOBS)
-    answer = plain(manifest, blobs)
-    with serving(lambda path, headers: (status, {}, b"") if server.requests[-1][0] == "HEAD" else answer(path, headers)) as server:
-        assert client.resolve(f"{server.address}/app") == digest(manifest)
+    with serving(lambda path, headers: (status, {}, b"") if server.requests[-1][0] == "HEAD" else app(path, headers)) as server:
+        assert client.resolve(f"{server.address}/app") == digest(APP)
 
 
 @pytest.mark.parametrize("login", [True, False])
 def test_a_token_is_asked_for_as_the_registry_says(login: bool, tmp_path: Path) -> None:
-    manifest, blobs = image(*BLOBS)
-    answer = plain(manifest, blobs)
-
     def handle(path: str, headers: dict[str, str]):
         if path.startswith("/token?"):
             return 200, {}, json.dumps({"token": f"for:{headers.get('Authorization')}"}).encode()
         if headers.get("Authorization") != f"Bearer for:{f'Basic {LOGIN}' if login else None}":
             challenge = f'Bearer realm="http://{server.address}/token",service="it",scope="repository:team/app:pull"'
             return 401, {"WWW-Authenticate": challenge}, b"{}"
-        return answer(path, headers)
+        return app(path, headers)
 
     with serving(handle) as server:
         if login:
             log_in(tmp_path, server.address)
-        assert client.resolve(f"{server.address}/team/app") == digest(manifest)
+        assert client.resolve(f"{server.address}/team/app") == digest(APP)
         assert contents(client.open_image(f"{server.address}/team/app")) == FILES
         tokens = [path for _, path, _ in server.requests if path.startswith("/token")]
     assert tokens == ["/token?scope=repository%3Ateam%2Fapp%3Apull&service=it"] * 2  # one for each call, not for each request
@@ -327,15 +326,12 @@ def test_a_token_is_asked_for_as_the_registry_says(login: bool, tmp_path: Path) 
     ],
 )
 def test_a_challenge_is_read_as_http_writes_it(challenge: str) -> None:
-    manifest, blobs = image(*BLOBS)
-    answer = plain(manifest, blobs)
-
     def handle(path: str, headers: dict[str, str]):
         if path.startswith("/token?"):
             return 200, {}, b'{"token": "x"}'
         if headers.get("Authorization") != "Bearer x":
             return 401, {"WWW-Authenticate": challenge.replace("TOKENS", f"http://{server.address}/token")}, b""
-        return answer(path, headers)
+        return app(path, headers)
 
     with serving(handle) as server:
         assert contents(client.open_image(f"{server.address}/app")) == FILES
@@ -343,30 +339,21 @@ def test_a_challenge_is_read_as_http_writes_it(challenge: str) -> None:
 
 
 def test_a_login_by_name_and_password_is_used(tmp_path: Path) -> None:
-    manifest, blobs = image(*BLOBS)
-    answer = plain(manifest, blobs)
-
-    def handle(path: str, headers: dict[str, str]):
-        return answer(path, headers) if headers.get("Authorization") == f"Basic {LOGIN}" else (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
-
-    with serving(handle) as server:
+    with serving(private(LOGIN)) as server:
         log_in(tmp_path, server.address)
         assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
 @pytest.mark.parametrize("status", [302, 303, 307, 308])
 def test_a_redirect_to_another_host_takes_no_login_along(status: int, tmp_path: Path) -> None:
-    manifest, blobs = image(*BLOBS)
-    answer = plain(manifest, blobs)
-
     def handle(path: str, headers: dict[str, str]):
         if headers.get("Authorization") != f"Basic {LOGIN}":
             return 401, {"WWW-Authenticate": 'Basic realm="x"'}, b""
         if "/blobs/" in path and "moved" not in path:
             return status, {"Location": path.replace("/blobs/", "/blobs/moved/")}, b""
-        return (status, {"Location": f"http://{storage.address}{path}"}, b"") if "/blobs/" in path else answer(path, headers)
+        return (status, {"Location": f"http://{storage.address}{path}"}, b"") if "/blobs/" in path else app(path, headers)
 
-    with serving(answer) as storage, serving(handle) as server:
+    with serving(app) as storage, serving(handle) as server:
         log_in(tmp_path, server.address)
         found = client.open_image(f"{server.address}/app")
         storage.cuts = repeat(1_000_000)
@@ -424,13 +411,11 @@ def test_a_redirect_that_is_not_followed_is_said_with_its_host_alone(location: s
 
 
 def test_a_part_that_is_missing_is_not_told_as_a_missing_image() -> None:
-    manifest, blobs = image(*BLOBS)
-    config = json.loads(manifest)["config"]["digest"]
+    config = json.loads(APP)["config"]["digest"]
     for missing in (config, digest(BLOBS[1])):
-        answer = plain(manifest, blobs)
 
-        def handle(path: str, headers: dict[str, str], missing: str = missing, answer=answer):
-            return (404, {}, b"") if path.endswith(missing) else answer(path, headers)
+        def handle(path: str, headers: dict[str, str], missing: str = missing):
+            return (404, {}, b"") if path.endswith(missing) else app(path, headers)
 
         with serving(handle) as server, pytest.raises(KitError) as error:
             contents(client.open_image(f"{server.address}/app"))
@@ -469,7 +454,7 @@ DOCKER_CONFIG, DOCKER_LAYER = "application/vnd.docker.container.image.v1+json", 
     ],
 )
 def test_what_is_no_image_of_a_container_is_refused(manifest: bytes, problem: str) -> None:
-    with serving(plain(manifest, image(*BLOBS)[1])) as server:
+    with serving(plain(manifest, PARTS)) as server:
         with pytest.raises(KitError, match=f"^kit: {server.address}/thing {problem} is of the type application/vnd"):
             client.open_image(f"{server.address}/thing")
         assert not server.asked(digest(BLOBS[0]))
@@ -481,13 +466,12 @@ def test_what_is_no_image_of_a_container_is_refused(manifest: bytes, problem: st
     ["", OCI_LAYER, DOCKER_LAYER, "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "application/vnd.oci.image.layer.v1.tar", "application/gzip"],
 )
 def test_images_of_all_tools_are_taken(config: str, kind: str) -> None:
-    with serving(plain(typed(config, kind, kind), image(*BLOBS)[1])) as server:
+    with serving(plain(typed(config, kind, kind), PARTS)) as server:
         assert len(client.open_image(f"{server.address}/app").layers) == 2
 
 
 def test_the_least_variant_of_an_index_is_taken_and_the_only_one_with_a_word() -> None:
     notes: list[str] = []
-    own, own_blobs = image(*BLOBS)
     least = {"amd64": "v1", "arm64": "v8"}.get(oci.architecture(), "")
     tuned = image(BLOBS[0])[0].replace(b'"schemaVersion": 2', b'"schemaVersion":  2')
 
@@ -497,18 +481,18 @@ def test_the_least_variant_of_an_index_is_taken_and_the_only_one_with_a_word() -
 
     def opened(*entries: dict) -> str:
         both = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).encode()
-        manifests = {digest(one): one for one in (own, tuned)}
+        manifests = {digest(one): one for one in (APP, tuned)}
 
         def handle(path: str, headers: dict[str, str]):
-            return (200, {}, manifests.get(path.rpartition("/")[2], both)) if "/manifests/" in path else plain(own, own_blobs)(path, headers)
+            return (200, {}, manifests.get(path.rpartition("/")[2], both)) if "/manifests/" in path else app(path, headers)
 
         with serving(handle) as server:
             return client.open_image(f"{server.address}/app", notes.append).digest
 
     for variant in (None, "", least):
-        assert opened(entry(tuned, "v9"), entry(own, variant)) == digest(own)
-        assert opened(entry(own, variant), entry(tuned, "v9")) == digest(own)
-        assert opened(entry(tuned, "fast"), entry(own, variant)) == digest(own)
+        assert opened(entry(tuned, "v9"), entry(APP, variant)) == digest(APP)
+        assert opened(entry(APP, variant), entry(tuned, "v9")) == digest(APP)
+        assert opened(entry(tuned, "fast"), entry(APP, variant)) == digest(APP)
     assert notes == []
     assert opened(entry(tuned, "v9")) == digest(tuned)
     if least:
@@ -533,9 +517,8 @@ def test_the_least_variant_of_an_index_is_taken_and_the_only_one_with_a_word() -
     ],
 )
 def test_a_manifest_of_another_form_is_no_image(change) -> None:
-    manifest, blobs = image(*BLOBS)
-    other = json.dumps(change(json.loads(manifest))).encode()
-    with serving(plain(other, blobs)) as server, pytest.raises(KitError, match="/app is not an image, or is in Docker's format from before 2016"):
+    other = json.dumps(change(json.loads(APP))).encode()
+    with serving(plain(other, PARTS)) as server, pytest.raises(KitError, match="/app is not an image, or is in Docker's format from before 2016"):
         client.open_image(f"{server.address}/app")
 
 
@@ -568,12 +551,11 @@ def test_a_refusal_names_the_registry_and_no_secret(status: int, login: bool, pr
 
 
 def test_a_registry_that_recovers_is_asked_again() -> None:
-    manifest, blobs = image(*BLOBS)
-    answer, failures = plain(manifest, blobs), iter([503, 500])
+    failures = iter([503, 500])
 
     def handle(path: str, headers: dict[str, str]):
         status = next(failures, None)
-        return (status, {}, b"") if status else answer(path, headers)
+        return (status, {}, b"") if status else app(path, headers)
 
     with serving(handle) as server:
         assert contents(client.open_image(f"{server.address}/app")) == FILES
@@ -583,8 +565,7 @@ def test_a_registry_that_recovers_is_asked_again() -> None:
 def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(transport, "QUIET_S", 0.9)
-    manifest, blobs = image(*BLOBS)
-    answer, times = plain(manifest, blobs), []
+    times = []
     busy = {path: iter(["0", "1", "soon"]) for path in ("manifests", digest(BLOBS[1]))}
 
     def handle(path: str, headers: dict[str, str]):
@@ -592,7 +573,7 @@ def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says(status: in
             if part in path and (wait := next(waits, None)):
                 times.append(time.monotonic())
                 return status, {"Retry-After": wait}, b""
-        return answer(path, headers)
+        return app(path, headers)
 
     with serving(handle) as server:
         assert contents(client.open_image(f"{server.address}/app", notes.append)) == FILES
@@ -604,12 +585,11 @@ def test_a_registry_that_is_busy_is_left_alone_for_as_long_as_it_says(status: in
 def test_a_layer_is_waited_for_longer_than_a_manifest_and_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(transport, "QUIET_S", 0.05)
-    manifest, blobs = image(*BLOBS)
-    answer, failures = plain(manifest, blobs), iter([502, 502, 502, 502, 502, 502])
+    failures = iter([502, 502, 502, 502, 502, 502])
 
     def handle(path: str, headers: dict[str, str]):
         status = next(failures, None) if "Range" in headers else None
-        return (status, {}, b"") if status else answer(path, headers)
+        return (status, {}, b"") if status else app(path, headers)
 
     with serving(handle) as server:
         found = client.open_image(f"{server.address}/app", notes.append)
@@ -622,13 +602,11 @@ def test_a_registry_that_first_fetches_a_layer_itself_is_waited_for(monkeypatch:
     notes: list[str] = []
     monkeypatch.setattr(transport, "TIMEOUT_S", 1.0)
     monkeypatch.setattr(transport, "ANSWER_S", 60.0)
-    manifest, blobs = image(*BLOBS)
-    answer = plain(manifest, blobs)
 
     def handle(path: str, headers: dict[str, str]):
         if path.endswith(digest(BLOBS[1])):
             time.sleep(2)
-        return answer(path, headers)
+        return app(path, headers)
 
     with serving(handle) as server:
         assert contents(client.open_image(f"{server.address}/app", notes.append)) == FILES
@@ -638,13 +616,12 @@ def test_a_registry_that_first_fetches_a_layer_itself_is_waited_for(monkeypatch:
 
 
 def test_a_layer_that_does_not_come_is_no_wrong_name_and_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest, blobs = image(*BLOBS)
-    answer, is_over = plain(manifest, blobs), threading.Event()
+    is_over = threading.Event()
 
     def handle(path: str, headers: dict[str, str]):
         if path.endswith(digest(BLOBS[1])):
             is_over.wait(60)
-        return answer(path, headers)
+        return app(path, headers)
 
     with serving(handle) as server:
         found = client.open_image(f"{server.address}/app")
@@ -660,8 +637,7 @@ def test_a_layer_that_does_not_come_is_no_wrong_name_and_no_certificate(monkeypa
 
 def test_a_layer_that_stops_coming_is_asked_for_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "TIMEOUT_S", 0.3)
-    manifest, blobs = image(*BLOBS)
-    with serving(plain(manifest, blobs)) as server:
+    with serving(app) as server:
         found = client.open_image(f"{server.address}/app")
         server.cuts, server.is_silent_after_a_cut = iter([1_000_000]), True
         start = time.monotonic()
@@ -671,9 +647,8 @@ def test_a_layer_that_stops_coming_is_asked_for_again_soon(monkeypatch: pytest.M
 
 
 def test_a_manifest_that_was_cut_off_is_asked_for_again() -> None:
-    manifest, blobs = image(*BLOBS)
-    with serving(plain(manifest, blobs)) as server:
-        server.cuts = iter([10, len(manifest) - 1])
+    with serving(app) as server:
+        server.cuts = iter([10, len(APP) - 1])
         assert contents(client.open_image(f"{server.address}/app")) == FILES
         assert len(server.asked("/manifests/latest")) >= 3
 
@@ -700,8 +675,7 @@ def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_other_machines_are_asked_with_https_and_their_certificate_is_checked(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest, blobs = image(*BLOBS)
-    with serving(plain(manifest, blobs), host="127.0.0.2", certificate=certificate) as server:
+    with serving(app, host="127.0.0.2", certificate=certificate) as server:
         with pytest.raises(KitError, match=f"registry {server.address} cannot be reached: .*certificate verify failed"):
             client.resolve(f"{server.address}/app")
         assert not server.requests
@@ -710,7 +684,7 @@ def test_other_machines_are_asked_with_https_and_their_certificate_is_checked(ce
 
 
 def test_a_registry_without_tls_is_said_to_be_one() -> None:
-    with serving(plain(*image(*BLOBS)), host="127.0.0.2") as server, pytest.raises(KitError) as error:
+    with serving(app, host="127.0.0.2") as server, pytest.raises(KitError) as error:
         client.resolve(f"{server.address}/app")
     assert error.value.problem == f"registry {server.address} speaks HTTP without TLS, which kit uses only with one on this machine"
 
@@ -761,15 +735,13 @@ def through_proxy(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 @pytest.mark.parametrize("is_direct", [False, True])
 def test_the_password_of_a_proxy_goes_to_the_proxy_alone(is_direct: bool, certificate: Path, through_proxy: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a redirect, to a machine that is reached through the proxy, or directly."""
-    manifest, blobs = image(*BLOBS)
-    answer = plain(manifest, blobs)
     if is_direct:
         monkeypatch.setenv("no_proxy", "127.0.0.3")
 
     def handle(path: str, headers: dict[str, str]):
-        return (307, {"Location": f"https://{storage.address}{path}"}, b"") if "/blobs/" in path else answer(path, headers)
+        return (307, {"Location": f"https://{storage.address}{path}"}, b"") if "/blobs/" in path else app(path, headers)
 
-    with serving(answer, host="127.0.0.3", certificate=certificate) as storage, serving(handle, host="127.0.0.2", certificate=certificate) as server:
+    with serving(app, host="127.0.0.3", certificate=certificate) as storage, serving(handle, host="127.0.0.2", certificate=certificate) as server:
         assert contents(client.open_image(f"{server.address}/app")) == FILES
         assert set(through_proxy) == ({server.address} if is_direct else {server.address, storage.address})
         asked = [*server.requests, *storage.requests]
