@@ -9,7 +9,7 @@ import re
 import tarfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from kit.base.errors import KitError
 from kit.registry.bounded_tar import Archive
@@ -24,6 +24,14 @@ AGAIN = "save the image again, and compare the file's size with the original's"
 
 def sha256(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def sha256_of_rest(file: IO[bytes]) -> str:
+    """Return the digest of what a file has from here on."""
+    digest = hashlib.sha256()
+    while chunk := file.read(CHUNK):
+        digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"
 
 
 class Extent(NamedTuple):

@@ -7,7 +7,6 @@ partial file was left by a killed build.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -22,7 +21,7 @@ from typing import IO, Callable, NamedTuple, Optional
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
 from kit.files import digests, full_disk, locks, remove, safe_read
-from kit.registry.blobs import CHUNK, DIGEST
+from kit.registry.blobs import DIGEST, sha256_of_rest
 
 LIMIT = "KIT_LAYER_CACHE_GB"
 DEFAULT_GB = 20.0
@@ -54,7 +53,7 @@ class LayerCache:
         except OSError:
             return None
         with suppress(OSError):
-            if _sha256(file) == digest:
+            if sha256_of_rest(file) == digest:
                 file.seek(0)
                 self.used.add(path)
                 with suppress(OSError):  # the file may be somebody else's
@@ -191,10 +190,3 @@ def discard(path: Path) -> bool:
         remove.tree(path, OURS)
         return True
     return False
-
-
-def _sha256(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(CHUNK):
-        digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"

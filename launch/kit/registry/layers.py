@@ -14,7 +14,6 @@ out of the lower layers. Only names are kept in memory. Three things need more t
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import tarfile
 from collections.abc import Generator, Iterator
@@ -24,7 +23,7 @@ from typing import IO, Any, Optional
 from kit.base.errors import KitError
 from kit.base.progress import Count
 from kit.registry import bounded_tar, stream
-from kit.registry.blobs import CHUNK
+from kit.registry.blobs import sha256_of_rest
 from kit.registry.oci import Image, Layer
 
 Member = tuple[tarfile.TarInfo, Optional[IO[bytes]]]
@@ -173,16 +172,14 @@ class LayerMerge:
 
     def compare_repeated(self) -> None:
         """Read the layer again. Raise KitError if a file that it has twice has two contents."""
-        contents: dict[str, bytes] = {}
+        digests: dict[str, str] = {}
         with closing(_read(self.image.layers[self.depth - 1], self.label, _uncounted)) as entries:
             for info, content in entries:
                 name = self.plain(info.name)
                 if name not in self.repeated or not content:
                     continue
-                digest = hashlib.sha256()
-                while chunk := content.read(CHUNK):
-                    digest.update(chunk)
-                if contents.setdefault(name, digest.digest()) != digest.digest():
+                digest = sha256_of_rest(content)
+                if digests.setdefault(name, digest) != digest:
                     raise self.differing(name)
 
     def differing(self, name: str) -> KitError:
