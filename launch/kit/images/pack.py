@@ -126,8 +126,7 @@ def _left_in(files: Iterable[Entry], log: IO[bytes]) -> Iterator[Entry]:
             if is_kept:
                 left_out[entry.name] = entry._replace(content=io.BytesIO(entry.read()))
             if entry.name and not entry.name.startswith("dev/"):
-                log.write(f"kit: left out: /{entry.name}\n".encode("utf-8", "surrogateescape"))
-                log.flush()
+                packer.note(f"kit: left out: /{entry.name}", log)
 
 
 def _date_root(image: Path) -> None:

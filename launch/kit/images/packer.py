@@ -57,7 +57,7 @@ class Packer(NamedTuple):
             # compile those again at each start. Version 4.5 ignores -root-time, so the root is
             # dated in the file, and therefore inodes must not be packed.
             command += ["-root-uid", "0", "-root-gid", "0", "-noI"]
-        _note(command, log)
+        note(f"+ {shlex.join(command)}", log)
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=CHUNK, env=_env()
         )
@@ -66,9 +66,10 @@ class Packer(NamedTuple):
         """Pack the files of a folder. Raise KitError unless all of them are in it."""
         # Files in a folder may have labels of its machine, which are none of the image's.
         command = [self.name, str(files), str(target), *_options(), "-quiet", "-no-xattrs"]
-        _note([*command, *options], log)
+        command += options
+        note(f"+ {shlex.join(command)}", log)
         start = os.fstat(log.fileno()).st_size
-        done = subprocess.run([*command, *options], stdout=log, stderr=log, env=_env())
+        done = subprocess.run(command, stdout=log, stderr=log, env=_env())
         with Path(log.name).open("rb") as said:
             said.seek(start)
             lines = said.read().decode("utf-8", "replace").splitlines()
@@ -173,7 +174,7 @@ def _env() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
 
 
-def _note(command: list[str], log: IO[bytes]) -> None:
-    """Write the command first: on a full disk the log then has room for the tool's messages."""
-    log.write(f"+ {shlex.join(command)}\n".encode("utf-8", "surrogateescape"))
+def note(line: str, log: IO[bytes]) -> None:
+    """Write a line to a build's log at once: tools write to it, too, even on a full disk."""
+    log.write(f"{line}\n".encode("utf-8", "surrogateescape"))
     log.flush()

@@ -16,8 +16,7 @@ from typing import IO
 
 from kit.base.errors import KitError
 from kit.files import full_disk
-from kit.images import tarstream
-from kit.images.packer import no_space
+from kit.images import packer, tarstream
 from kit.images.tarstream import FOLDER, LINK, SYMBOLIC_LINK, Entry
 
 AGAIN = "build the image again"
@@ -42,8 +41,8 @@ class Tree:
             self._unpack(entry, info)
         for key in info.pax_headers:
             if key.startswith(ATTRIBUTES):
-                said = f"kit: left out: {key.partition('.xattr.')[2]} of /{entry.name}\n"
-                self.log.write(said.encode("utf-8", "surrogateescape"))
+                attribute = key.partition(".xattr.")[2]
+                packer.note(f"kit: left out: {attribute} of /{entry.name}", self.log)
 
     def end(self) -> None:
         """Write the list, and give the folders their times: nothing can be added any more."""
@@ -55,7 +54,6 @@ class Tree:
             Path(self.options[1]).write_bytes(text.encode("utf-8", "surrogateescape"))
             for name, time_s in self.folders.items():
                 os.utime(self._path(name), (time_s, time_s))
-        self.log.flush()
 
     @contextmanager
     def _judged(self, problem: str) -> Iterator[None]:
@@ -63,7 +61,7 @@ class Tree:
             yield
         except OSError as error:
             if error.errno in full_disk.ERRORS:
-                raise no_space(self.place.parent) from None
+                raise packer.no_space(self.place.parent) from None
             fix = AGAIN if error.errno == errno.EEXIST else ELSEWHERE
             raise KitError(f"{problem}: {error.strerror}", fix) from None
 

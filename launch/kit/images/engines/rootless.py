@@ -96,8 +96,7 @@ class _Building:
             for step in stage.steps:
                 done += 1
                 said = f"step {done}/{total}: {step.instruction.word} {step.instruction.rest}"
-                self.steps.log.write(f"{said}\n".encode("utf-8", "surrogateescape"))
-                self.steps.log.flush()
+                packer.note(said, self.steps.log)
                 self.steps.note(said[:200])
                 self._do(step, root)
         last = max(stages)
