@@ -29,7 +29,7 @@ from kit.registry import client, transport
 from test_registry import digest, image, layer, plain, serving
 
 from far_side import install
-from samples import docker_archive
+from samples import docker_archive, stub
 
 BASE = "registry.example/base:1"
 DIGEST = "sha256:" + "ab" * 32
@@ -239,8 +239,7 @@ def test_the_lang_of_an_image_is_kept_by_apptainer(
     base: tuple[str, ...], definition: str, said: str, expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "said").write_text(said)
-    (tmp_path / "apptainer").write_text(f"#!/bin/sh\ncat '{tmp_path}/said'\n")
-    (tmp_path / "apptainer").chmod(0o755)
+    stub(tmp_path, "apptainer", f"cat '{tmp_path}/said'")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert apptainer._environment(tmp_path, base, definition) == expected
 
@@ -470,10 +469,8 @@ def test_a_lock_of_a_build_that_was_killed_before_it_signed_goes_with_the_next(f
 
 def test_a_build_killed_while_it_looks_into_a_foreign_file_leaves_nothing_that_stays(foreign: Path, engine: Engine, tmp_path: Path) -> None:
     tools, temporary = tmp_path / "tools", tmp_path / "temporary"
-    tools.mkdir()
     temporary.mkdir()
-    (tools / "unsquashfs").write_text("#!/bin/sh\nkill -KILL $PPID\n")
-    (tools / "unsquashfs").chmod(0o755)
+    stub(tools, "unsquashfs", "kill -KILL $PPID")
     command, env = [sys.executable, "-m", "kit", "build", str(foreign)], {**os.environ, "TMPDIR": str(temporary)}
     killed = subprocess.run(command, env={**env, "PATH": f"{tools}:{env['PATH']}"}, capture_output=True)
     assert killed.returncode == -signal.SIGKILL
@@ -573,7 +570,7 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
 
 
 # Apptainer 1.1, which knows no arguments.
-OLD_APPTAINER = """#!/bin/sh
+OLD_APPTAINER = """\
 case " $* " in
   *" --build-arg-file "*) echo "Error for command \\"build\\": unknown flag: --build-arg-file" >&2 && exit 1 ;;
   " build "*) mkdir -p "$4/bin" && cp "$5" "$4/recipe" ;;
@@ -584,9 +581,7 @@ esac
 
 @pytest.mark.parametrize("arguments", [{}, {"SIZE": "9"}])
 def test_a_definition_without_arguments_is_built_by_an_apptainer_that_knows_none(arguments: dict[str, str], engine: Engine, tmp_path: Path) -> None:
-    (tmp_path / "bin/apptainer").unlink()
-    (tmp_path / "bin/apptainer").write_text(OLD_APPTAINER)
-    (tmp_path / "bin/apptainer").chmod(0o755)
+    stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)
     Path("image.def").write_text("Bootstrap: localimage\nFrom: base.sif\n%arguments\n  SIZE=1\n")
     if arguments:
         with pytest.raises(KitError, match="apptainer build ended with code 1"):
@@ -773,9 +768,7 @@ def test_a_foreign_image_gets_what_apptainer_reads_and_nothing_of_its_own_is_rep
 
 
 def test_a_foreign_image_is_read_with_an_unsquashfs_older_than_its_option_cat(foreign: Path, tmp_path: Path) -> None:
-    real = shutil.which("unsquashfs")
-    (tmp_path / "bin/unsquashfs").write_text(f'#!/bin/sh\n# unsquashfs 4.4\n[ $1 != -cat ] || exit 1\nexec {real} "$@"\n')
-    (tmp_path / "bin/unsquashfs").chmod(0o755)
+    stub(tmp_path / "bin", "unsquashfs", f'[ $1 != -cat ] || exit 1\nexec {shutil.which("unsquashfs")} "$@"')
     make(build.BuildRequest(str(foreign)))
     assert ".singularity.d/runscript" in listed(built("theirs"))
 

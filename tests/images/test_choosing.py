@@ -8,7 +8,7 @@ import pytest
 from kit.base.errors import KitError
 from kit.images.choose import Choice, choose
 
-from samples import ROOT
+from samples import ROOT, stub
 
 
 @pytest.fixture
@@ -17,15 +17,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "My Model"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     return folder
 
 
 def install(project: Path, *engines: str) -> None:
     for name in engines:
-        (project.parent / "bin" / name).write_text("#!/bin/false\n")
-        (project.parent / "bin" / name).chmod(0o755)
+        stub(project.parent / "bin", name, "exit 1")
 
 
 def write(*names: str) -> None:

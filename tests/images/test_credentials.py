@@ -12,6 +12,8 @@ from kit.base.errors import KitError
 from kit.registry import client, credentials, transport
 from test_registry import FILES, Server, app, contents, private, serving
 
+from samples import stub
+
 SECRET = "hunter2 'x"
 LOGIN = base64.b64encode(f"me:{SECRET}".encode()).decode()
 HUB = "https://index.docker.io/v1/"
@@ -31,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
     monkeypatch.setattr(transport, "PAUSE_S", 0.01)
-    for folder in ("docker", "bin", "enroot"):
+    for folder in ("docker", "enroot"):
         (tmp_path / folder).mkdir()
     return tmp_path
 
@@ -42,9 +44,8 @@ def settings(home: Path, **said: object) -> None:
 
 def helper(home: Path, name: str, script: str) -> Path:
     """A credential helper; the file notes its arguments and what it is asked for."""
-    tool, asked = home / f"bin/docker-credential-{name}", home / f"asked-{name}"
-    tool.write_text(f'#!/bin/sh\nprintf "%s:%s\\n" "$*" "$(cat)" >>"{asked}"\n{script}\n')
-    tool.chmod(0o755)
+    asked = home / f"asked-{name}"
+    stub(home / "bin", f"docker-credential-{name}", f'printf "%s:%s\\n" "$*" "$(cat)" >>"{asked}"\n{script}')
     return asked
 
 

@@ -21,6 +21,8 @@ from kit.base.errors import KitError
 from kit.images import metadata, pack, packer, tarstream
 from kit.registry.oci import Config
 
+from samples import stub
+
 LONG = "a-long-name/" * 30 + "end"
 VALUES = {
     "PLAIN": "x",
@@ -319,12 +321,8 @@ def test_a_disk_that_is_full_is_said_to_be_also_where_the_log_is_on_it(tmp_path:
 
 
 def test_a_quota_that_is_full_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
     says = "FATAL ERROR: Write failed because Disk quota exceeded"
-    (tmp_path / "bin/mksquashfs").write_text(
-        f"#!/bin/sh\n# a stub of mksquashfs in a full quota\n[ $1 != -version ] || exec echo 'version 4.6'\necho '{says}'\nexit 1\n"
-    )
-    (tmp_path / "bin/mksquashfs").chmod(0o755)
+    stub(tmp_path / "bin", "mksquashfs", f"[ $1 != -version ] || exec echo 'version 4.6'\necho '{says}'\nexit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     with pytest.raises(KitError, match=f"no space is left in {tmp_path}\n  fix: free some .*quota -s, lfs quota"):
         squash(tmp_path, tar_of(("file", b"x" * (3 << 20), {})))
@@ -332,11 +330,7 @@ def test_a_quota_that_is_full_is_said_to_be(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(("number", "fix"), [(9, "where memory is short"), (25, "see what sent it, such as a limit of ulimit -a; the log: ")])
 def test_a_packer_that_a_signal_killed_is_said_to_be(number: int, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/mksquashfs").write_text(
-        f"#!/bin/sh\n# a stub of mksquashfs, which is killed\n[ $1 != -version ] || exec echo 'version 4.6'\nkill -{number} $$\n"
-    )
-    (tmp_path / "bin/mksquashfs").chmod(0o755)
+    stub(tmp_path / "bin", "mksquashfs", f"[ $1 != -version ] || exec echo 'version 4.6'\nkill -{number} $$")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     with pytest.raises(KitError, match=f"mksquashfs was killed by signal {number}\n  fix: {fix}"):
         squash(tmp_path, tar_of(("file", b"x" * (3 << 20), {})))
@@ -400,18 +394,8 @@ def test_a_file_without_a_first_block_is_no_image(tmp_path: Path) -> None:
         pack._check_complete(tmp_path / "x.sqsh", 1)
 
 
-OLD = "#!/bin/sh\n# a stub of mksquashfs 4.4\n[ $1 = -version ] && echo 'mksquashfs version 4.4 (2019/08/29)'\n"
-
-
-@pytest.fixture
-def old_mksquashfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder first on PATH whose mksquashfs is that of RHEL 9 and Ubuntu 20.04, which reads no tar stream."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "mksquashfs").write_text(OLD)
-    (folder / "mksquashfs").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return folder
+# As in RHEL 9 and Ubuntu 20.04, where it reads no tar stream.
+OLD_MKSQUASHFS = "[ $1 = -version ] && echo 'mksquashfs version 4.4 (2019/08/29)'"
 
 
 def test_tar2sqfs_packs_the_same_where_mksquashfs_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,8 +413,7 @@ def test_tar2sqfs_packs_the_same_where_mksquashfs_is_too_old(tmp_path: Path, mon
     for folder in (tmp_path / "new", tmp_path / "old"):
         folder.mkdir()
         if folder.name == "old":
-            (folder / "mksquashfs").write_text(OLD)
-            (folder / "mksquashfs").chmod(0o755)
+            stub(folder, "mksquashfs", OLD_MKSQUASHFS)
             monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         image = squash(folder, stream, Config(workdir="/work/here"))
         said = subprocess.run(["unsquashfs", "-llnumeric", str(image)], check=True, capture_output=True, text=True).stdout
@@ -448,9 +431,10 @@ def unpacked_tree(image: Path) -> Path:
     return image.with_suffix(".tree")
 
 
-def test_a_tar2sqfs_that_fails_is_named(old_mksquashfs: Path, tmp_path: Path) -> None:
-    (old_mksquashfs / "tar2sqfs").write_text("#!/bin/sh\n# a stub of tar2sqfs, which is killed\nkill -9 $$\n")
-    (old_mksquashfs / "tar2sqfs").chmod(0o755)
+def test_a_tar2sqfs_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, script in (("mksquashfs", OLD_MKSQUASHFS), ("tar2sqfs", "kill -9 $$")):
+        stub(tmp_path / "bin", name, script)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     with pytest.raises(KitError, match="tar2sqfs was killed by signal 9"):
         squash(tmp_path, tar_of(("file", b"x" * (3 << 20), {})))
 

@@ -20,7 +20,7 @@ from kit.files.digests import Digests
 from kit.images import bases, choose, recipe, recipe_files, recipe_formats
 from kit.images.build_request import BuildRequest
 
-from samples import ROOT
+from samples import ROOT, stub
 
 DOCKERFILE = """\
 # syntax=docker/dockerfile:1
@@ -535,7 +535,6 @@ def test_the_base_is_chosen_in_one_place() -> None:
 
 
 PIP = """\
-#!/usr/bin/env bash
 if [[ "$1" == -c ]]; then
   [[ "$2" != *distributions* ]] || printf 'pip 1\n%s' "${HAS:-}"
 elif [[ "$*" == *--index-url* ]]; then
@@ -574,10 +573,8 @@ def _install(folder: Path, **values: str) -> subprocess.CompletedProcess[str]:
     """install.sh with a python3 that says what pip is asked for. APT_PACKAGES would change this machine: tests/cluster/engine has it."""
     shutil.copy(ROOT / "containers/install/install.sh", folder)
     (folder / "requirements-cpu.txt").write_text("torch==2\ntorchvision==0\nnumpy==1\n")
-    (folder / "bin").mkdir()
-    for name, text in (("python3", PIP), ("ldconfig", "#!/bin/sh\n")):
-        (folder / "bin" / name).write_text(text)
-        (folder / "bin" / name).chmod(0o755)
+    for name, script in (("python3", PIP), ("ldconfig", "")):
+        stub(folder / "bin", name, script)
     if values.pop("wheels", ""):
         (folder / "wheels").mkdir()
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"

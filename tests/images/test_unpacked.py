@@ -22,7 +22,7 @@ from kit.registry.oci import Config
 from test_packing import LONG, squash, tar_of, unpacked
 
 from far_side import FAKES
-from samples import docker_archive
+from samples import docker_archive, stub
 
 LINK, SYMBOLIC = {"type": tarfile.LNKTYPE}, {"type": tarfile.SYMTYPE}
 STREAM = tar_of(
@@ -55,12 +55,6 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "mksquashfs").symlink_to(os.environ.get("KIT_OLD_MKSQUASHFS", FAKES / "fake_old_mksquashfs"))
     monkeypatch.setenv("PATH", str(folder))
     return folder
-
-
-def stub(folder: Path, name: str, script: str) -> None:
-    (folder / name).unlink(missing_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n# a stub of {name}\n{script}\n")
-    (folder / name).chmod(0o755)
 
 
 def names(image: Path) -> list[bytes]:
