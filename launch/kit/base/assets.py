@@ -14,14 +14,14 @@ from kit.base.errors import KitError
 
 _SOURCED = re.compile(r"source \"\$\{KIT_\w+\}/(lib/\S+)\"\n")
 _COMMENT = re.compile(r"^[ \t]*#( .*)?\n", re.MULTILINE)
-# The loop of lib/runtimes.sh, of which each turn becomes a subshell with the text of a file.
+# The loop of lib/runtimes.sh that sources each runtime: each becomes a subshell with its text.
 _EACH_RUNTIME = re.compile(r"  for file in .*?/runtimes/\*\.sh; do\n.*?\n  done\n", re.DOTALL)
 
 
 def _installed() -> Optional[tuple[int, int]]:
-    """Return what differs between two installations of this file; None where it is not there.
+    """Return the size and the time of this file, which an upgrade changes; None if it is gone.
 
-    Not the inode's number: sshfs, like others on FUSE, gives a file a new one now and then.
+    The inode's number would not do: sshfs, like others on FUSE, changes it now and then.
     """
     try:
         found = os.stat(__file__)
@@ -57,9 +57,9 @@ def part(name: str) -> str:
 
 
 def script(name: str) -> str:
-    """Return a script that runs without a run directory, with the files that it sources inside.
+    """Return a script that needs no run directory, with the text of the files that it sources.
 
-    These are there without their comments: Linux limits the length of an argument.
+    Their comments are left out: Linux limits the length of an argument.
     """
     text = _SOURCED.sub(lambda match: _COMMENT.sub("", script(match[1])), part(name))
     return _EACH_RUNTIME.sub(_each_runtime, text)

@@ -16,16 +16,16 @@ Span = tuple[int, int]  # the first and the last line
 
 _WHERE = re.compile(r"(?m)^(?:.*?:)?(\d+):\d+: (.*)$")
 _ARITHMETIC = ("ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop")
-_CHANGED = re.compile(  # in arithmetic, whose operators are other words with each shfmt
+_CHANGED = re.compile(  # in arithmetic: shfmt names its operators differently in each version
     r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
-_NO_NODES = ("Pos", "End", "Comments", "Source", "Lines")  # what a node has beside those below it
-# Into a file, and neither into a device nor into another stream.
+_NO_NODES = ("Pos", "End", "Comments", "Source", "Lines")  # facts of a node; all else is below it
+# A redirection into a file, not into a device or another stream.
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
 
 
 def parse(text: str, where: str, within: Optional[Span] = None) -> list[Node]:
-    """Return the statements of a script, or of a text in some of its lines, as of `bash -c`.
+    """Return the statements of a script, or of a text within some of its lines, as of `bash -c`.
 
     Raise UsageError where it is no bash.
     """
@@ -61,7 +61,7 @@ def text(node: Node) -> str:
 
 
 def operator(node: Node) -> str:
-    """Return what joins two commands: shfmt's own name for it has changed."""
+    """Return the operator between two commands, by the source: shfmt has renamed operators."""
     found = re.search(
         r"&&|\|\||\|&?", _between(node, _end(node["X"], "Offset"), node["Y"]["Pos"]["Offset"])
     )
@@ -83,8 +83,8 @@ def redirects_into_files(node: Node) -> list[Node]:
 
 
 def descend(node: Any, without: Collection[str] = ()) -> Iterator[Node]:
-    """Yield a node and all below it. A node of a type in `without` is left out as a whole."""
-    waiting = [node]  # a chain of hundreds of commands is as deep
+    """Yield a node and all below it. A node of a type in `without` is left out with those below."""
+    waiting = [node]  # not by recursion: a chain of hundreds of commands is as deep
     while waiting:
         item = waiting.pop()
         if isinstance(item, list):
@@ -116,12 +116,12 @@ def calls(node: Any, without: Collection[str] = ("CmdSubst", "ProcSubst")) -> li
 
 
 def programs(node: Any) -> set[str]:
-    """Return the first words of those commands; "" for one that is not plain."""
+    """Return the first words of `calls(node)`; "" for one with quotes or expansions."""
     return {literal(call["Args"][0]) for call in calls(node)}
 
 
 def programs_inside(node: Any) -> set[str]:
-    """Return the first words of all commands, those inside $(...) included."""
+    """Return the first words of all commands, including those inside $(...)."""
     return {literal(call["Args"][0]) for call in calls(node, without=())}
 
 

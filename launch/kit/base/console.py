@@ -47,12 +47,12 @@ def guarded(stream: TextIO) -> Console:
 
 
 def is_of_a_command() -> bool:
-    """Return whether this process is a command of kit: a program that imports kit shows its own."""
+    """Return whether this process is a kit command, and no program that imports kit."""
     return isinstance(sys.stderr, Console)
 
 
 def note(text: str) -> None:
-    """Say something beside the output, which may be scripts or JSON."""
+    """Print a line on stderr: stdout may be a script or JSON."""
     print(f"kit: {text}", file=sys.stderr, flush=True)
 
 

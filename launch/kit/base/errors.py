@@ -47,14 +47,14 @@ class KitWarning(UserWarning):
 
 
 def warn(text: object) -> None:
-    """Show a line, or a Problem, beside the output, as Python shows warnings."""
+    """Issue a line, or a Problem, as a warning of Python's."""
     warnings.warn(str(text), KitWarning, stacklevel=3)
 
 
 def tell(text: str) -> None:
-    """Warn of a job that is there. It is no error, even where a program makes errors of warnings.
+    """Warn about a job that was submitted. Never raise, even where warnings are errors.
 
-    A call that ended with it would be made again, and would submit the job again.
+    After an error the program would call again, and submit the job a second time.
     """
     with contextlib.suppress(KitWarning):
         warn(text)
@@ -91,7 +91,7 @@ class Problems:
     def raise_if_any(self) -> None:
         if self.found:
             error = UsageError("the job cannot be used")
-            places = {problem.where for problem in self.found}  # whose warnings follow from that
+            places = {problem.where for problem in self.found}  # a warning there follows from it
             others = [warning for warning in self.warnings if warning.where not in places]
             error.problems = [*sorted(self.found, key=_reading_order), *others]
             raise error

@@ -13,7 +13,7 @@ def ask(
     given: bytes = b"",
     env: Optional[Mapping[str, str]] = None,
 ) -> Optional[subprocess.CompletedProcess[bytes]]:
-    """Return what came of a program that reads only `given`; None if it gave no answer in time."""
+    """Run a program with `given` as its input. Return None if it does not start or end in time."""
     try:
         return subprocess.run(
             command, capture_output=True, input=given, env=env, timeout=within_s, check=False
@@ -22,5 +22,5 @@ def ask(
         return None
     except OSError as error:
         if error.errno is None:
-            raise  # a TimeoutError of the calling program's own
+            raise  # a TimeoutError by a signal handler of the program that imports kit
         return None

@@ -35,7 +35,7 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self.drawn and self.terminal:
-            console.draw("")  # what it came to is for the caller to say
+            console.draw("")  # the caller reports the result
 
     def add(self, count: int) -> None:
         self.done += count
@@ -52,7 +52,7 @@ class Progress:
             console.note(line)
 
     def _figures(self, seconds: float) -> str:
-        if self.done >= self.total:  # whoever calls may not be done with it
+        if self.done >= self.total:  # the caller may still work on it
             return f"all of {size(self.total)} read, finishing"
         rate = f"{size(self.done)}, {size(int(self.done / seconds))}/s"
         part = min(0.99, self.done / self.total)

@@ -13,7 +13,7 @@ from typing import Any
 from kit.base.errors import warn
 from kit.files import locks, safe_read
 
-LOCKED_S = 10.0  # for which a line is waited for that another process appends
+LOCKED_S = 10.0  # how long to wait for another process that appends a line
 
 
 def append(file: Path, facts: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ def read(file: Path, *, backwards: bool = False) -> Iterator[dict[str, Any]]:
         return
     for line in reversed(lines) if backwards else lines:
         try:
-            facts = json.loads(line.strip(b"\0"))  # which a machine that went down leaves
+            facts = json.loads(line.strip(b"\0"))  # a machine that went down leaves NULs
         except (ValueError, RecursionError):
             continue  # cut off, or no text
         if isinstance(facts, dict):

@@ -14,7 +14,7 @@ from typing import Optional
 def take(handle: int) -> None:
     """Lock an open file or folder, if its file system supports locks.
 
-    Waits for whoever asks at this moment whether it is locked.
+    Wait for another process, which may have locked it just to see whether it is locked.
     """
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -43,7 +43,7 @@ def try_take(handle: int) -> Optional[bool]:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold the lock of a file meanwhile; of one that cannot be opened for writing, none."""
+    """Hold a file's lock during the block, unless the file cannot be opened for writing."""
     handle = None
     with suppress(OSError):
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

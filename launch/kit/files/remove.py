@@ -30,9 +30,9 @@ def tree(path: Path, name: str, mark: str = "") -> None:
 
 
 def closed_tree(path: Path, name: str) -> None:
-    """Remove a folder or a file as `tree` does, with folders in it that are closed to their owner.
+    """Remove a folder or a file as `tree` does, even with folders in it that nobody may write to.
 
-    Nobody else can write to it. A colleague who shares images/ can put a link in its place.
+    A colleague who shares images/ cannot write to it, but may put a link in its place.
     """
     check(path, name, mark="")
     if path.is_dir():

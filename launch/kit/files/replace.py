@@ -1,4 +1,4 @@
-"""Replace a file in one step: nobody reads half of it, and an error leaves the one before."""
+"""Replace a file in one step: nobody reads half of it, and an error leaves the old one."""
 
 from __future__ import annotations
 

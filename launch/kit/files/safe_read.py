@@ -37,9 +37,10 @@ def read(path: str | Path, most: int = MOST) -> bytes:
 
 
 def end(path: str | Path, most: int = MOST, begin: int = 0) -> tuple[int, bytes]:
-    """Return the last bytes of a regular file from `begin` on, and where they begin.
+    """Return where the last bytes of a regular file begin, at `begin` or behind it, and the bytes.
 
-    A file that ends before `begin` was written anew. Raise OSError if it is something else.
+    A file that ends before `begin` was written anew: read it from its start. Raise OSError if it
+    is something else.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size

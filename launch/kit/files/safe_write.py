@@ -1,4 +1,4 @@
-"""Write no file of another place: a symbolic link in the way is not followed."""
+"""Write files without following a symbolic link that is in their place."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from kit.plan.plan import Plan
 NAME, SUFFIX = "packages", ".tar.gz"
 FORMAT = 1  # of the file: another one makes all of them anew
 TIMEOUT_S = 3600.0  # for another submission that makes the same
-_LINES = 15  # of what pip says, without these
+_LINES = 15  # shown of what pip says, without _NOISE
 _NOISE = ("Looking in", "Requirement already satisfied")
 _ADVICE = "To fix this you could try to:"  # what follows is for those who may change the image
 _OF_IMAGE = "(constraint)"  # pip writes this beside a package of the image in a conflict

@@ -98,7 +98,7 @@ def name_windows_scripts(folder: Path, names: list[str], note: Note) -> None:
 
 
 def copy(folder: Path, names: list[str], target: Path, besides: Path) -> None:
-    """Link or copy the files to `target`, but for `besides`, which would be written through.
+    """Link or copy the files to `target`, except `besides`: through a link its file would change.
 
     A file behind a link comes with what the link leads to, if anything does.
     """

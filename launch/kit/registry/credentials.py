@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 
 from kit.files import safe_read
 
-# The names that Docker, Podman and Enroot have for it.
+# The names that Docker, Podman and Enroot have for Docker Hub.
 DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io", "auth.docker.io")
 HUB_OF_HELPERS = "https://index.docker.io/v1/"  # docker login's name for docker.io
 HELPER_TIMEOUT_S = 30.0
@@ -181,7 +181,7 @@ def _encoded(user: str, password: str) -> str:
 
 def _basic(entry: Any) -> Optional[str]:
     try:
-        auth = "".join(entry["auth"].split())  # a line end is none of it, as for Docker
+        auth = "".join(entry["auth"].split())  # Docker, too, ignores line ends
         return auth if b":" in base64.b64decode(auth, validate=True) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -30,7 +30,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> Any:
-        # 308 is 307, for methods that both keep; Python 3.9 does not know it.
+        # Python 3.9 does not know 308. Like 307, it keeps the method.
         new = super().redirect_request(req, fp, 307 if code == 308 else code, msg, headers, newurl)
         if new is None:
             return None

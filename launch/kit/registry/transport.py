@@ -32,8 +32,8 @@ TIMEOUT_S = 30.0  # for a connection, and for each read
 ANSWER_S = 300.0
 BACK_OFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # before each retry
 UNREACHABLE = 3  # retries where a registry gives no answer at all: its name may be wrong
-BLOBS = "blobs/"  # where they are; the GBs of a layer that came already are worth more patience
-QUIET_S = 5.0  # trouble that lasts no longer needs no word
+BLOBS = "blobs/"  # their path; a layer of which GBs have come is worth more patience
+QUIET_S = 5.0  # shorter trouble is not noted
 BUSY = (408, 425, 429)
 NO_HEAD = (400, 405, 501)
 PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
@@ -91,7 +91,7 @@ class Registry:
         return self.retried(path, lambda: _content(self.logged_in(path, "GET", headers)))
 
     def retried(self, path: str, attempt: Callable[[], Answer]) -> Answer:
-        """Return the attempt's result. Retry after a fault, with a word about trouble that lasts.
+        """Return the attempt's result. Retry after a fault, and note trouble that lasts.
 
         Raise KitError for a fault after the last retry, or after ANSWER_S.
         """
@@ -148,7 +148,7 @@ class Registry:
             raise Refused(status, error.headers) from None
 
     def answer(self, request: urllib.request.Request, is_layer: bool) -> HTTPResponse:
-        """Return the answer, whose content comes without breaks above TIMEOUT_S."""
+        """Return the answer. Reading its content fails after a break of TIMEOUT_S."""
         text = (
             f"registry {self.name} has not answered for {TIMEOUT_S:.0f} s: waiting up to "
             f"{ANSWER_S:.0f} s, since a registry that is a proxy first fetches a layer itself"

@@ -63,7 +63,7 @@ class Steps(NamedTuple):
     ) -> None:
         """Run the command. Raise KitError with the log's name if it fails.
 
-        called, where: what the user calls it, and the place of it in a recipe.
+        called: what the user calls the command. where: its place in a recipe.
         """
         code, lines = self.run(command, env)
         if full_disk.is_told_in("\n".join(lines)):

@@ -87,7 +87,7 @@ class _Copying:
     origin: Path
 
     def folder(self, source: Path, target: Path, is_top: bool = True) -> None:
-        """Copy what is in a folder. A folder that is there keeps its mode at the top alone."""
+        """Copy what is in a folder. Of the folders that exist, only the top one keeps its mode."""
         is_new = not os.path.lexists(target)
         if is_new:
             target.mkdir()
@@ -99,7 +99,7 @@ class _Copying:
             is_folder = path.is_dir() and not path.is_symlink()
             name = path.relative_to(self.origin).as_posix()
             if self.step.origin is not None and metadata.is_replaced(name, is_folder):
-                continue  # what the engine reads there, and the stage's image has not
+                continue  # kit added it for the engine: it is not in the stage's image
             if is_folder:
                 self.folder(path, target / path.name, is_top=False)
             else:
