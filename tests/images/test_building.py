@@ -58,7 +58,6 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     install(tmp_path / "bin", docker="fake_docker", podman="fake_docker", enroot="fake_enroot", apptainer="fake_apptainer")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_ENGINE", str(tmp_path / "engine"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "model").mkdir()
     (tmp_path / "model/Dockerfile").write_text(f"FROM {BASE}\nARG API_TOKEN\nARG SIZE\nCOPY data /data\n")
     (tmp_path / "model/data").write_text("mine")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit.base.errors import KitError
-from kit.registry import client, credentials, transport
+from kit.registry import client, credentials
 from test_registry import FILES, Server, app, contents, private, serving
 
 from samples import stub
@@ -21,18 +21,8 @@ HUB = "https://index.docker.io/v1/"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No logins but what a test writes, and no waiting."""
-    for name, place in (
-        ("DOCKER_CONFIG", "docker"),
-        ("XDG_CACHE_HOME", "cache"),
-        ("XDG_RUNTIME_DIR", "run"),
-        ("XDG_CONFIG_HOME", "config"),
-        ("ENROOT_CONFIG_PATH", "enroot"),
-    ):
-        monkeypatch.setenv(name, str(tmp_path / place))
+    """Places for credential helpers and logins."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
-    monkeypatch.setattr(transport, "PAUSE_S", 0.01)
     for folder in ("docker", "enroot"):
         (tmp_path / folder).mkdir()
     return tmp_path

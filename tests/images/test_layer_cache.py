@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from kit.base.errors import UsageError
 from kit.base.progress import Note, silent
-from kit.registry import client, layer_cache, layers, transport
+from kit.registry import client, layer_cache, layers
 from test_registry import BLOBS, FILES, Server, app, contents, digest, image, layer, plain, serving
 
 LOW, TOP = BLOBS
@@ -29,12 +29,8 @@ NAMES = {blob: digest(blob)[7:] for blob in BLOBS}
 MEGA = 1_000_000
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("KIT_LAYER_CACHE_GB", raising=False)
-    monkeypatch.setattr(transport, "BACK_OFF_S", (0.01, 0.01, 0.01))
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache/kit/layers"
 
 

@@ -274,9 +274,8 @@ def test_much_to_read_is_named_with_its_largest_part_before_it_is_read(project: 
 
 
 @pytest.fixture
-def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose digest is made, in a minute in which all of them have been there for long. Keys are looked for in all of them."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found, now_ns = [], time.time_ns
     noting = SimpleNamespace(opened=lambda path: (found.append(Path(path).name), safe_read.opened(path))[1])
     monkeypatch.setattr(recipe_files, "safe_read", noting)

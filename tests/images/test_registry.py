@@ -33,18 +33,6 @@ SECRET = "hunter2"
 LOGIN = base64.b64encode(f"me:{SECRET}".encode()).decode()
 
 
-@pytest.fixture(autouse=True)
-def no_logins_and_no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path / "enroot"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
-    monkeypatch.setattr(transport, "BACK_OFF_S", (0.01,) * len(transport.BACK_OFF_S))
-    monkeypatch.setattr(transport, "PAUSE_S", 0.01)
-
-
 def log_in(tmp_path: Path, *places: str, auth: str = LOGIN) -> None:
     (tmp_path / "docker").mkdir(exist_ok=True)
     (tmp_path / "docker/config.json").write_text(json.dumps({"auths": {place: {"auth": auth} for place in places}}))

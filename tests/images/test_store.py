@@ -184,9 +184,8 @@ def built(place: store.Place, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize("size", [7, image_files.BLOCK, 3 * image_files.EDGE])
-def test_images_that_differ_in_a_byte_in_their_middle_have_two_fingerprints(size: int, place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_differ_in_a_byte_in_their_middle_have_two_fingerprints(size: int, place: store.Place) -> None:
     """As those of two sets of weights do: their blocks, which nothing packs, lie at the same places."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "cache"))
     content = bytearray(size)
     found = set()
     for name in ("one", "two"):
@@ -204,8 +203,7 @@ def test_images_that_differ_in_a_byte_in_their_middle_have_two_fingerprints(size
     assert image_files.seal(other.file) == hashlib.sha256(before).hexdigest() and other.file.read_bytes() == before
 
 
-def test_an_image_that_was_changed_is_noticed_though_it_has_its_old_size_and_time(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "cache"))
+def test_an_image_that_was_changed_is_noticed_though_it_has_its_old_size_and_time(place: store.Place) -> None:
     image = built(place, b"what was built")
     before = image.stat()
     assert image_files.check(image) == image_files.check(image) == hashlib.sha256(b"what was built").hexdigest()
@@ -217,7 +215,6 @@ def test_an_image_that_was_changed_is_noticed_though_it_has_its_old_size_and_tim
 
 
 def test_an_image_that_kit_build_calls_up_to_date_is_in_use(place: store.Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "cache"))
     monkeypatch.chdir(place.folder.parent)
     for path in (built(place, b"what was built"), place.record):
         os.utime(path, (OLD, OLD))

@@ -63,7 +63,7 @@ def names(image: Path) -> list[bytes]:
     return [line for line in said.splitlines() if not line.endswith(b" ")][1 - said.startswith(b"d") :]
 
 
-def test_the_image_is_the_same_as_of_a_stream_and_the_folder_goes(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_image_is_the_same_as_of_a_stream_and_the_folder_goes(tmp_path: Path, old: Path) -> None:
     found = []
     for place in ("unpacked", "stream"):
         (tmp_path / place).mkdir()
@@ -115,8 +115,7 @@ def test_nothing_of_an_image_leads_out_of_the_folder(members: list[tuple[str, by
     assert os.listdir(outside) == ["secret"] and (outside / "secret").stat().st_nlink == 1 and os.listdir(here) == ["log"]
 
 
-def test_a_build_that_was_killed_leaves_nothing_that_the_next_one_does_not_remove(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_build_that_was_killed_leaves_nothing_that_the_next_one_does_not_remove(tmp_path: Path, old: Path) -> None:
     docker_archive(tmp_path / "saved.tar", layer=STREAM)
     command = [sys.executable, "-m", "kit", "build", "saved.tar"]
     packing = (old / "mksquashfs").readlink()
