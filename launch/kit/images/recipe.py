@@ -61,16 +61,13 @@ class Recipe:
                 where=f"{self.file}:{line}",
             )
 
-        return recipe_formats.expand(word, self._known(self._of_bases()), unknown)
+        return recipe_formats.expand(word, self._known(self.parts.of_bases), unknown)
 
     @property
     def arguments_of_from(self) -> dict[str, str]:
         """The arguments that a stage of a Dockerfile may take over by their names alone."""
-        known = self._known(self.parts.of_from)
+        known = self._known(self.parts.of_bases)
         return {name: recipe_formats.expand(value, known) for name, value in known.items()}
-
-    def _of_bases(self) -> dict[str, str]:
-        return self.parts.of_from if self.parts.is_dockerfile else self.parts.arguments
 
     def _known(self, defaults: dict[str, str]) -> dict[str, str]:
         return {**recipe_formats.of_platform(self.options.platform), **defaults, **self.arguments}
@@ -184,7 +181,7 @@ class Recipe:
 
     def at(self, pinned: dict[str, str]) -> Recipe:
         """Return the recipe with its bases by digest, in its text and in its arguments."""
-        text, known = self.text, {**self._of_bases(), **self.arguments}
+        text, known = self.text, {**self.parts.of_bases, **self.arguments}
         for line, word in self.parts.bases:
             base = self.expand(word, line)
             is_argument = word != base and base in known.values()

@@ -52,8 +52,8 @@ class Parts:
     arguments: dict[str, str] = field(default_factory=dict)  # the arguments with a default
     declared: set[str] = field(default_factory=set)
     is_dockerfile: bool = False
-    # The arguments before a Dockerfile's first FROM: FROM knows no others.
-    of_from: dict[str, str] = field(default_factory=dict)
+    # The arguments that a base's name may have: in a Dockerfile, those before its first FROM.
+    of_bases: dict[str, str] = field(default_factory=dict)
     # Variables that may have several values: by another ARG, or by ENV.
     unsure: set[str] = field(default_factory=set)
     stages: dict[str, int] = field(default_factory=dict)  # the lines of their FROM
@@ -93,7 +93,7 @@ def _dockerfile(text: str) -> Parts:
             parts.sources.append((number, "."))  # a later stage may do it
         elif word == "FROM" and words:
             if not parts.bases:
-                parts.of_from = dict(parts.arguments)
+                parts.of_bases = dict(parts.arguments)
             parts.bases.append((number, words[0]))
             parts.stages.update((name.lower(), number) for name in words[2:3])
         elif word in ("COPY", "ADD"):
@@ -249,6 +249,7 @@ def flags_and_words(rest: str) -> tuple[list[str], list[str]]:
 
 def _definition(text: str) -> Parts:
     parts, section, bootstrap = Parts(), "", "docker"
+    parts.of_bases = parts.arguments
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
@@ -269,6 +270,7 @@ def _definition(text: str) -> Parts:
 
 def _enroot(text: str) -> Parts:
     parts = Parts()
+    parts.of_bases = parts.arguments
     for number, line in enumerate(text.splitlines(), 1):
         if number > 1 and not line.startswith("#"):
             break
