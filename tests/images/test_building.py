@@ -420,6 +420,14 @@ def test_why_docker_failed_is_told_by_what_it_said(said: str, problem: str, engi
     assert problem.format(base=f"{BASE}@{DIGEST}") in str(error.value)
 
 
+def test_a_login_for_docker_hub_has_the_name_under_which_docker_looks_for_it(engine: Engine) -> None:
+    Path("Dockerfile").write_text("FROM team/base:1\n")
+    Path("image.lock").write_text(json.dumps({"team/base:1": DIGEST}))
+    (engine.folder / "build-says").write_text("Step 1/1 : FROM team/base:1\nunauthorized\n")
+    with pytest.raises(KitError, match=r"\n  fix: log in: docker login docker\.io; the log: "):
+        make(build.BuildRequest())
+
+
 def test_an_engine_that_is_not_there_or_does_not_answer_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     (engine.folder / "down").touch()
     with pytest.raises(KitError, match=r"docker does not answer: Cannot connect to the daemon. Is it running\?\n  fix: start it, or join the group docker"):

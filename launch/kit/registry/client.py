@@ -40,12 +40,8 @@ class Reference(NamedTuple):
     repository: str
     version: str  # a digest or a tag
 
-    @property
-    def host(self) -> str:
-        return "registry-1.docker.io" if self.registry == "docker.io" else self.registry
-
     def open(self, note: Note = silent) -> Registry:
-        return Registry(self.registry, self.host, self.repository, note)
+        return Registry(self.registry, self.repository, note)
 
 
 def parse(reference: str) -> Reference:

@@ -57,8 +57,9 @@ class Unavailable(KitError):
 class Registry:
     """A registry, for one repository, since tokens are for one."""
 
-    def __init__(self, name: str, host: str, repository: str, note: Note) -> None:
+    def __init__(self, name: str, repository: str, note: Note) -> None:
         self.name, self.repository, self.note = name, repository, note
+        host = "registry-1.docker.io" if name == "docker.io" else name
         scheme = "http" if redirects.is_loopback(f"//{host}") else "https"
         self.base = f"{scheme}://{host}/v2/{repository}"
         self.authorization = ""

@@ -80,4 +80,4 @@ def explain(engine: str, lines: list[str], last: str, recipe: Recipe, log: Path)
 def _base(text: str, bases: list[str]) -> dict[str, str]:
     """Return the base that the text names, or else the first one, with its registry."""
     base = next((item for item in bases if item.split("@")[0] in text), [*bases, ""][0])
-    return {"base": base, "registry": client.parse(base).host if base else ""}
+    return {"base": base, "registry": client.parse(base).registry if base else ""}
