@@ -720,8 +720,8 @@ def test_enroot_runs_the_recipe_in_the_base_that_a_registry_has(engine: Engine, 
     steps = 'set -eu\nmkdir -p "${FAKE_ROOT}/opt"\ncp data "${FAKE_ROOT}/opt/"\nprintf "%s" "${API_TOKEN}" >"${FAKE_ROOT}/token"\n'
     with serving(plain(manifest, blobs)) as server:
         base = f"{server.address}/lib/base:1"
-        Path("image.enroot.sh").write_text(f"# base: {base}\n# files: data\n# argument: API_TOKEN\n{steps}")
-        make(build.BuildRequest(engine="enroot", arguments={"API_TOKEN": "s3cret"}))
+        Path("my model's.enroot.sh").write_text(f"# base: {base}\n# files: data\n# argument: API_TOKEN\n{steps}")
+        make(build.BuildRequest("my model's.enroot.sh", engine="enroot", name="model", arguments={"API_TOKEN": "s3cret"}))
     file = built()
     assert {"low", "opt/data", "token"} <= set(listed(file))
     assert json.loads(file.with_suffix(".json").read_text())["bases"] == {base: digest(manifest)}

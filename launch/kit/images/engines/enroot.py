@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +62,8 @@ class Enroot(Rootless):
             mount = f"{steps.folder}:/context:none:x-create=dir,bind,ro"
             arguments, variables = hidden("--env", recipe.arguments)
             start = ["enroot", "start", "--root", "--rw", "--mount", mount, *arguments, CONTAINER]
-            script = f"cd /context && exec sh {file.relative_to(steps.folder)}"
+            name = shlex.quote(str(file.relative_to(steps.folder)))
+            script = f"cd /context && exec sh {name}"
             steps.must_run([*start, "sh", "-c", script], {**env, **variables})
             place = Path(env["ENROOT_DATA_PATH"], CONTAINER)
             yield tree.source(place, recipe.name, image.config, self.name)
