@@ -131,6 +131,11 @@ def test_a_link_to_a_folder_is_packed_as_the_folder(data: Path, tmp_path: Path) 
     assert {"/deep/file", "/deep"} <= set(listed)
 
 
+def test_data_is_packed_on_macos(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert data_pack.pack(data, tmp_path / "x.sqsh", print) > 96
+
+
 def test_a_file_that_another_wrote_meanwhile_stays(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.sqsh").write_text("of another")
     monkeypatch.setattr(data_pack, "_check", lambda *_: None)  # which came before it

@@ -167,6 +167,8 @@ def _options() -> list[str]:
 
 
 def processors() -> str:
+    if not hasattr(os, "sched_getaffinity"):  # macOS, where kit packs data
+        return str(os.cpu_count() or 1)
     return str(len(os.sched_getaffinity(0)))  # a login node may allow each user a few
 
 
