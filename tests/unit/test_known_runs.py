@@ -1324,21 +1324,23 @@ def test_what_was_edited_by_hand_ran_elsewhere_or_is_gone_is_not_called_the_same
 
 def test_a_rerun_says_which_of_its_code_is_not_as_it_was_copied(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     (tmp_path / "project/sub ü").mkdir(parents=True)
-    for name in ("train.py", "sub ü/lib.py", "a\nb.py", "\\.py"):
+    for name in ("train.py", "sub ü/lib.py", "a\nb.py", "Icon\r", "c\u2028d.py", "\\.py"):
         (tmp_path / "project" / name).write_text(f"# {name!r}\n")
     (tmp_path / "project/link.py").symlink_to("train.py")
+    (tmp_path / "project/__init__.py").touch()
     call("submit", "train.py", "--workdir", "project", "--output", "r1")
     assert (
         subprocess.run(["sha256sum", "--check", "../code.sha256"], cwd="r1/code").returncode == 0
-        and len((tmp_path / "r1/code.sha256").read_text().splitlines()) == 3
+        and len((tmp_path / "r1/code.sha256").read_text().splitlines()) == 4
     )
     (tmp_path / "r1/code/results.txt").write_text("1\n")  # beside the program, by its __file__
     assert "changed" not in call("rerun", "r1", "--output", "r2")[2]
     (tmp_path / "r1/code/train.py").write_text("# train.py!\n")
-    (tmp_path / "r1/code/sub ü/lib.py").unlink()
-    assert "kit: changed since the submission: code/train.py, code/sub ü/lib.py; " in call("rerun", "r1", "--output", "r3")[2]
-    assert run_dir.load(tmp_path / "r3")["edited"] == ("code/train.py", "code/sub ü/lib.py")
-    assert "kit: changed since the submission: code/train.py, code/sub ü/lib.py; " in call("rerun", "r3", "--output", "r4")[2]
+    for name in ("sub ü/lib.py", "__init__.py"):
+        (tmp_path / "r1/code" / name).unlink()
+    assert "kit: changed since the submission: code/__init__.py, code/train.py, code/sub ü/lib.py; " in call("rerun", "r1", "--output", "r3")[2]
+    assert run_dir.load(tmp_path / "r3")["edited"] == ("code/__init__.py", "code/train.py", "code/sub ü/lib.py")
+    assert "kit: changed since the submission: code/__init__.py, code/train.py, code/sub ü/lib.py; " in call("rerun", "r3", "--output", "r4")[2]
 
 
 def test_a_rerun_does_not_wait_for_nodes_where_what_it_mounts_is_gone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

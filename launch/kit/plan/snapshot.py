@@ -182,9 +182,12 @@ def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
     place.mkdir(mode=0o700)
     made = {name: _copy_one(snapshot, name, place) for name in snapshot.sources.names}
     copied = {name: content for name, content in made.items() if content is not None}
-    sums = (f"{content.sha256}  {name}\n" for name, content in copied.items() if content.sha256)
-    text = "".join(line for line in sums if line.count("\n") == 1)
-    place.with_name(run_paths.SUMS).write_bytes(text.encode("utf-8", "surrogateescape"))
+    sums = "".join(
+        f"{content.sha256}  {name}\n"
+        for name, content in copied.items()
+        if content.sha256 and name.splitlines() == [name]
+    )
+    place.with_name(run_paths.SUMS).write_bytes(sums.encode("utf-8", "surrogateescape"))
     wanted, notes = snapshot.sources.to_link()
     linked = [name for name in wanted if _link(snapshot, name, place)]
     for note in notes:

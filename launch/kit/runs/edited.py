@@ -29,8 +29,8 @@ def code(run: Path) -> Iterator[str]:
     """Yield the files of the copied code that are not as they were copied, or are gone."""
     for line in safe_read.source(run / run_paths.SUMS).splitlines():
         sha256, _, name = line.partition("  ")
-        content = b""
+        found = ""
         with contextlib.suppress(OSError):
-            content = safe_read.read(run / run_paths.CODE / name)
-        if hashlib.sha256(content).hexdigest() != sha256:
+            found = hashlib.sha256(safe_read.read(run / run_paths.CODE / name)).hexdigest()
+        if found != sha256:
             yield f"{run_paths.CODE}/{name}"
