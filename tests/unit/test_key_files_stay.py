@@ -257,17 +257,18 @@ def test_what_a_run_says_of_git_is_the_whole_checkouts_also_from_a_folder_of_it(
     assert "b/train.py" in recorded["diff"] and "b/sub/lib.py" in recorded["diff"] and MARK not in recorded["diff"]
 
 
-def test_a_run_of_live_code_names_the_files_that_git_does_not_have(kit, project: Path) -> None:
-    """Else its record would call a revision the program that ran, which is in none."""
-    commit(project, "train.py")
-    write(project / ".gitignore", "r*\n")
-    commit(project, ".gitignore")
-    for run in ("r1", "r2"):
+def test_a_run_of_live_code_names_the_programs_that_git_does_not_have(kit, project: Path) -> None:
+    """Else its record would call a revision the program that ran, which is in none. Runs and their results are no programs."""
+    commit(project, ".")
+    for run in ("r1", "r2", "r3"):
         kit("render", "train.py", "--code", "live", "--output", run, cwd=project)
-        write(project / "new ü.py", "pass\n")
-    assert {"new ü.py", "train.py"} & {*json.loads((project / "r2/run.json").read_text())["git"]["untracked"]} == {"new ü.py"}
-    done = kit("diff", "r1", "r2", cwd=project, check=False)
-    assert done.returncode == 1 and "\n  +untracked: new ü.py\n" in done.stdout
+        write(project / f"{run}.pt", "weights\n")
+        if run == "r2":
+            assert kit("diff", "r1", "r2", cwd=project).returncode == 0
+            write(project / "new/ü.py", "pass\n")
+    assert json.loads((project / "r3/run.json").read_text())["git"]["untracked"] == ["new/ü.py"]
+    done = kit("diff", "r1", "r3", cwd=project, check=False)
+    assert done.returncode == 1 and "\n  +untracked: new/ü.py\n" in done.stdout
 
 
 def test_changes_of_large_data_are_named_and_not_recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

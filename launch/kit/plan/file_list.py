@@ -17,7 +17,7 @@ class GitRecord(TypedDict, total=False):
 
     revision: str
     diff: Annotated[str, lambda value: True]  # NUL is in files, too
-    untracked: tuple[str, ...]  # the first files and folders that git neither tracks nor ignores
+    untracked: tuple[str, ...]  # the first programs that git neither tracks nor ignores
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Optional
 
 from kit.base import program_output
 from kit.base.errors import warn
-from kit.plan import file_list, key_files
+from kit.plan import file_list, key_files, run_paths
 from kit.plan.file_list import GitRecord
 
 # A git hook that calls kit sets these for its own repository.
@@ -19,7 +19,10 @@ _OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 _DIFF = (
     "-c diff.relative=false diff HEAD --no-color --no-ext-diff --no-textconv --no-renames"
 ).split()
-_NEW = "ls-files --others --exclude-standard --directory --full-name -z :/".split()
+# Programs alone: what an earlier run has written there says nothing of the code.
+_NEW = (
+    "ls-files --others --exclude-standard --full-name -z -- :(top)*.py :(top)*.sh :(top)*.bash"
+).split()
 MOST_NEW = 1000  # names
 MOST = 8 << 20  # characters of a difference: every command reads the record that holds it
 TOO_LARGE = "(too large for the run's record: {} characters of changes)"
@@ -57,9 +60,18 @@ def find(folder: str, keyrings: Iterable[str]) -> Optional[GitRecord]:
             "not say it: `git diff HEAD` there tells why, and fetches what a partial clone lacks"
         )
         return {"revision": head}
-    new = os.fsdecode(output(folder, *_NEW, timeout_s=10) or b"").split("\0")[:-1]
-    diff = _shortened(key_files.cut(patch))
-    return {"revision": head, "diff": diff, "untracked": tuple(new[:MOST_NEW])}
+    known: GitRecord = {"revision": head, "diff": _shortened(key_files.cut(patch))}
+    if (new := output(folder, *_NEW, timeout_s=10)) is not None:
+        known["untracked"] = _without_runs(os.fsdecode(new).split("\0")[:-1])
+    return known
+
+
+def _without_runs(names: list[str]) -> tuple[str, ...]:
+    """Return the first names without those in runs and hidden folders, such as .venv."""
+    end = f"/{run_paths.SCRIPT}"
+    runs = tuple(name[: -len(run_paths.SCRIPT)] for name in names if name.endswith(end))
+    kept = [name for name in names if "/." not in f"/{name}" and not name.startswith(runs)]
+    return tuple(kept[:MOST_NEW])
 
 
 def _shortened(diff: str) -> str:
