@@ -1375,6 +1375,8 @@ def test_a_rerun_leaves_out_no_node_that_was_bad_on_the_day_of_the_run(fake: Scr
                 again = f"{run}-{hours}"
                 assert call("rerun", run, "--output", again)[0] == 0
                 assert (excluded(again), dict(recorded(tmp_path / again).header).get("exclude", "")) == (left_out, "".join(left_out).strip('"'))
+    assert call("nodes", "--forget", "node3")[0] == call("rerun", "own", "--output", "used again")[0] == 0
+    assert excluded("used again") == ['"node[7-9],node5"']
 
 
 def test_the_status_is_shown_again_and_again_until_nothing_goes_on(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

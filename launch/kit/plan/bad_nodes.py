@@ -63,13 +63,16 @@ def left_out(path: str) -> tuple[Bad, ...]:
     return tuple(node for node in noted if since.get(node.name, math.inf) <= node.noted_s)
 
 
-def still_left_out(exclude: Optional[str], noted: tuple[Bad, ...]) -> tuple[str, tuple[Bad, ...]]:
-    """Return an old job's --exclude with the noted nodes that are bad still, and these.
+def still_left_out(
+    exclude: Optional[str], noted: tuple[Bad, ...], path: str
+) -> tuple[str, tuple[Bad, ...]]:
+    """Return an old job's --exclude with those of its bad nodes that the record has still.
 
     Others may have been mended; and sbatch refuses the names of those that are gone.
     """
-    still = tuple(node for node in noted if node.until_s > time.time())
-    own = (exclude or "").removesuffix(",".join(node.name for node in noted)).rstrip(",")
+    names = [node.name for node in noted]
+    still = tuple(node for node in bad(path) if node.name in names)
+    own = (exclude or "").removesuffix(",".join(names)).rstrip(",")
     return ",".join(filter(None, [own, *(node.name for node in still)])), still
 
 

@@ -81,8 +81,7 @@ def write(earlier: EarlierRun, plan: Plan) -> Path:
     place = Path(earlier.run.folder)
     changed = (*edited.files(place, earlier.plan), *edited.code(place))
     if changed:
-        known = f"what stands there runs, whatever run.json says of {earlier.plan.layout.name}"
-        warn(f"kit: changed since the submission: {first(changed, 5)}; {known}")
+        warn(f"kit: changed since the submission: {first(changed, 5)}; they run as they are now")
     with run_dir.make_run(plan) as folder:
         old, new = earlier.run.paths, RunPaths(folder)
         _copy_scripts(old, new, plan.program.launcher)
@@ -152,7 +151,8 @@ def _moved(plan: Plan, new: str) -> Plan:
     # What it waited for has ended, and Slurm may have forgotten it; `singleton` names no job.
     kept = (item for item in plan.header if item[0] != "dependency" or ":" not in (item[1] or ""))
     header = {name: new if name == "chdir" else value for name, value in kept}
-    nodes, still = bad_nodes.still_left_out(header.pop("exclude", None), plan.reasons.left_out)
+    noted, record = plan.reasons.left_out, plan.profile.bad_nodes
+    nodes, still = bad_nodes.still_left_out(header.pop("exclude", None), noted, record)
     header |= {"exclude": nodes} if nodes else {}
     return replace(
         plan,
@@ -295,6 +295,6 @@ def _set_values(file: Path, lines: list[str]) -> None:
 
 
 def _changed_by_hand(file: Path) -> KitError:
-    where = "where the run directory, the tasks, the image or a dependency stand"
+    where = "where the run directory, the tasks, the image, a dependency or --exclude stand"
     fix = "copy the run directory, edit it, and: sbatch run_script.sh"
     return KitError(f"{file.name} of the run was changed by hand, {where}", fix)
