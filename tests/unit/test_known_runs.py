@@ -1295,7 +1295,7 @@ def test_lines_of_bash_that_were_edited_in_a_run_directory_are_told(fake: Script
             file.write("echo 2\n")
     assert "kit: changed since the submission: script.sh, setup.sh; " in call("rerun", "r2", "--output", "r3")[2]
     assert run_dir.load(tmp_path / "r3")["edited"] == ("script.sh", "setup.sh")
-    lines = [f"  r2: its {name} is what runs; run.json, compared here, differs" for name in ("script.sh", "setup.sh")]
+    lines = [f"  r2: the edited {name} runs; kit compared run.json, which says otherwise" for name in ("script.sh", "setup.sh")]
     assert call("diff", "r1", "r2")[1].partition("\nedited by hand:\n")[2].splitlines() == lines
     assert "edited by hand" not in call("diff", "r2", "r3")[1]
 
@@ -1310,7 +1310,7 @@ def test_what_was_edited_by_hand_ran_elsewhere_or_is_gone_is_not_called_the_same
     env = (tmp_path / "r2/env.sh").read_text()
     (tmp_path / "r2/env.sh").write_text(env.replace("LR=1", "LR=5"))
     code, out, _ = call("diff", "r1", "r2")
-    assert code == 1 and out.endswith("\nedited by hand:\n  r2: its env.sh is what runs; run.json, compared here, differs\n")
+    assert code == 1 and out.endswith("\nedited by hand:\n  r2: the edited env.sh runs; kit compared run.json, which says otherwise\n")
     (tmp_path / "r2/env.sh").write_text(env)
     for run, driver in (("r1", "550.90.07"), ("r2", "570.86.15")):
         event_lines.add(tmp_path / run / "log/1", "ready", "node_ready", node="n1", machine=f"Linux 5.14, NVIDIA {driver}")

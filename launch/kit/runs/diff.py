@@ -217,7 +217,7 @@ def _code(one: Side, two: Side) -> list[str]:
 def _edited(one: Side, two: Side) -> list[str]:
     """Return which files say something else than their run.json, by which runs are compared."""
     return [
-        f"{side.name}: its {name} is what runs; run.json, compared here, differs"
+        f"{side.name}: the edited {name} runs; kit compared run.json, which says otherwise"
         for side in (one, two)
         for name in edited.files(side.paths.folder, side.plan)
         if one.text(name) != two.text(name)
