@@ -25,10 +25,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(place: Path, *words: str, runtime: str = "apptainer", on_nodes: bool = False) -> list[str]:
+def said(place: Path, *words: str, runtime: str = "apptainer", on_nodes: bool = False, target: str = "@/mounted", script: str = "") -> list[str]:
     problems = Problems()
-    mounts = (Mount(str(place / "mounted"), str(place / "mounted"), True, "", on_nodes=on_nodes),)
-    job = Job(command=("train.py", *(word.replace("@", str(place)) for word in words)), workdir=str(place / "project"), mounts=mounts)
+    mounts = (Mount(str(place / "mounted"), target.replace("@", str(place)), True, "", on_nodes=on_nodes),)
+    command = ("train.py", *(word.replace("@", str(place)) for word in words))
+    job = Job(command=command, workdir=str(place / "project"), mounts=mounts, script=script)
     view = mounting.complete(job, str(place / "project/runs/a"), plugins.find("runtimes", runtime, ""), problems)
     arguments.check(job, view, problems)
     return [found.problem.removeprefix("warning: ").replace(str(place), "@") for found in problems.warnings]
@@ -53,3 +54,16 @@ def test_data_that_no_mount_shows_is_named_before_the_job_waits(words: list[str]
 def test_what_the_container_sees_or_this_machine_lacks_is_not_named(word: str, place: Path) -> None:
     assert said(place, "--data", word) == []
     assert said(place, "--data", word, on_nodes=True) == []
+
+
+def test_data_that_has_another_name_in_the_container_is_named_by_it(place: Path) -> None:
+    expected = "the container has @/mounted/train only as /set/train, its target in `mounts`"
+    assert said(place, "--data", "@/mounted/train", target="/set") == [expected]
+
+
+def test_a_folder_in_which_the_job_mounts_something_is_not_named(place: Path) -> None:
+    assert said(place, "--root", "@/data", target="@/data/set") == []
+
+
+def test_a_relative_name_is_not_judged_where_the_script_goes_elsewhere(place: Path) -> None:
+    assert said(place, "--out", "../data", script='cd src && "$@"\n') == []

@@ -49,6 +49,12 @@ def _check_shown(job: Job, name: str, view: FileView, problems: Problems) -> Non
     path = view.hidden(name)
     if not path or _OF_SYSTEMS.match(path) or name.endswith(".py"):  # programs are checked, too
         return
+    if not os.path.isabs(name) and file_words.changes_folder(job.script):
+        return  # whose "$@" may begin elsewhere
+    if inside := view.inside(path):
+        problem = f"the container has {path} only as {inside}, its target in `mounts`"
+        problems.warn(job.where("command"), problem, f"write {inside}")
+        return
     outside = "outside of the working directory and of all mounts: the container"
     problem = f"{path} is here, but {outside} sees only one of its own"
     if os.path.normpath(name) != path:

@@ -57,10 +57,24 @@ class FileView:
         if not self.has_container or (mount and mount.is_data) or not os.path.exists(here):
             return ""
         if mount is None:
-            return here
+            return "" if self._holds_mount(self.full(name)) else here
         real = os.path.realpath(here)
         inside = (os.path.relpath(real, os.path.realpath(each.source)) for each in self.mounts)
         return real if all(map(paths.leads_out, inside)) else ""
+
+    def inside(self, path: str) -> str:
+        """Return the container's name for a path of this machine that is mounted; or ""."""
+        for mount in reversed(self.mounts):
+            relative = os.path.relpath(path, mount.source)
+            if not paths.leads_out(relative):
+                return os.path.normpath(os.path.join(mount.target, relative))
+        return ""
+
+    def _holds_mount(self, folder: str) -> bool:
+        """Return whether the job mounts something below a folder, which the container then has."""
+        below = folder.rstrip("/") + "/"
+        own = (mount.target for mount in self.mounts if mount.target != self.workdir)
+        return any(target.startswith(below) for target in own)
 
     def is_on_nodes(self, name: str) -> bool:
         """Return whether a mount shows a file that this machine may lack."""
