@@ -390,7 +390,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("google.auth.exceptions.DefaultCredentialsError: Your default credentials were not found.", "credentials"),
     ("OSError: [Errno 107] Transport endpoint is not connected: '/bucket/a.tar'", "file-system-failed"),
     ("OSError: [Errno 107] Transport endpoint is not connected", "exception"),
-    ("OSError: [Errno 108] Cannot send after transport endpoint shutdown: '/lustre/a.tar'", "file-system-failed"),
+    ("BrokenPipeError: [Errno 108] Cannot send after transport endpoint shutdown: '/lustre/a.tar'", "file-system-failed"),
     ("OSError: [Errno 5] Input/output error", "file-system-failed"),
     ("OSError: [Errno 37] No locks available", "no-file-locks"),
     ("SyntaxError: broken PNG file (chunk b'\\x00\\x00\\x00\\x00')", "data-damaged"),
