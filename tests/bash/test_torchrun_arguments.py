@@ -53,13 +53,12 @@ def test_each_node_says_its_own_address_where_torchrun_restarts_the_ranks(node: 
 
 @pytest.mark.parametrize("node", [0, 2])
 def test_ranks_follow_the_nodes_where_none_is_restarted(node: int, tmp_path: Path) -> None:
-    late = ["--rdzv-conf", "timeout=1200"]
-    assert arguments(tmp_path, node) == [*late, "--nnodes", "3", "--node-rank", f"{node}", "--master-addr", "10.0.0.1", "--master-port", "61000"]
+    assert arguments(tmp_path, node, ready_timeout_s=7200) == ["--nnodes", "3", "--node-rank", f"{node}", "--master-addr", "10.0.0.1", "--master-port", "61000"]
 
 
 @pytest.mark.parametrize(("ready_timeout_s", "waits"), [(7200, 7200), (60, 900)])
 def test_torchrun_waits_for_a_node_whose_setup_takes_longer(ready_timeout_s: int, waits: int, tmp_path: Path) -> None:
-    assert arguments(tmp_path, 0, ready_timeout_s=ready_timeout_s)[:2] == ["--rdzv-conf", f"timeout={waits}"]
+    assert arguments(tmp_path, 0, ready_timeout_s=ready_timeout_s, setup="true\n")[-2:] == ["--rdzv-conf", f"timeout={waits}"]
 
 
 def test_torchrun_waits_for_a_late_setup_where_it_restarts_the_ranks(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ launcher::choose_rendezvous() {
   # A node whose `setup` copies data may come late: torchrun itself would give it 15 minutes.
   local -ri kit_late_s=$((KIT_READY_TIMEOUT_S > 900 ? KIT_READY_TIMEOUT_S : 900))
   # Static: ranks follow the node ranks, and a port in use ends the job at once.
-  KIT_RENDEZVOUS=(--rdzv-conf "timeout=${kit_late_s}" --nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
+  KIT_RENDEZVOUS=(--nnodes "${NNODES}" --node-rank "${NODE_RANK}" --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}")
+  [[ ! -e "${KIT_RUN_DIR}/setup.sh" ]] || KIT_RENDEZVOUS+=(--rdzv-conf "timeout=${kit_late_s}")
   if [[ -n "${KIT_ELASTIC}" ]]; then
     source "${KIT_RUN_DIR}/lib/c10d.sh"
     c10d::choose_rendezvous "${kit_late_s}"
