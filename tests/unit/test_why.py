@@ -830,6 +830,14 @@ def test_what_ended_the_thread_that_pins_memory_is_a_hint(tmp_path: Path) -> Non
     assert "(too-many-files)" in str(found).split("hints, from messages in the logs")[1]
 
 
+@pytest.mark.parametrize("words", ["ValueError: num_samples should be a positive integer value, but got num_samples=0", PEER])
+def test_a_folder_of_data_that_is_empty_on_a_node_is_a_hint(words: str, tmp_path: Path) -> None:
+    warning = "kit: warning: node1: the mount source /lustre/set is empty here\n  fix: look whether its file system is mounted on this node\n"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (traceback(words), "1 node1 0\n")}, nodes={"node1": warning})))
+    assert found.cause != "mount-empty"
+    assert "is empty on a node: /lustre/set (mount-empty), by run/log/7/node1.out:1" in str(found).split("hints, from messages in the logs")[1]
+
+
 def test_tracebacks_that_a_program_got_over_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     caught = "Traceback (most recent call last):\n  File 'a.py', line 1\nPermissionError: [Errno 13] Permission denied: '/cache'\nno cache, going on\n"
     retried = "warning: Connection reset by peer, trying again\n"
