@@ -91,7 +91,7 @@ def _run(folder: Path, partial: Path, log: IO[bytes], lock: int) -> None:
     command = ["mksquashfs", source, str(partial), "-noappend", "-no-xattrs"]
     command += ["-quiet"] * packer.knows_quiet()
     command += ["-mem", packer.MEMORY, "-processors", packer.processors()]
-    # It compares each file with all before it of the same size: 40,000 files of 1 KiB take 15 s
+    # It compares each file with all before it of the same size: 40,000 files of 1 KiB take 11 s
     # with that search and 1 s without, and a million would take hours. Hard links stay.
     command += ["-no-duplicates"]
     if packer.knows_zstd():
