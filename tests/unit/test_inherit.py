@@ -117,7 +117,7 @@ def test_what_a_client_of_s3_reads_and_does_not_go_along_is_said(monkeypatch: py
     assert [(warning.problem, warning.fix) for warning in problems.warnings] == [
         (
             "warning: the ranks do not get AWS_PROFILE, AWS_SESSION_TOKEN of this shell, which the job does not name",
-            "write `inherit: [AWS_PROFILE]` and `secrets: [AWS_SESSION_TOKEN]`; or `inherit: none`, if the program does not need them",
+            "write `inherit: [AWS_PROFILE]` and `secrets: [AWS_SESSION_TOKEN]` (an image lacks the profile's files: docs/secrets.md); or `inherit: none`, if the program does not need them",
         )
     ]
 

@@ -147,10 +147,13 @@ def _warn_of_missed(
     plain = [name for name in missed if name not in secrets]
     keys = {"inherit": plain, "secrets": secrets}
     fixes = [f"`{key}: [{', '.join(names)}]`" for key, names in keys.items() if names]
+    # An image has no ~/.aws, and botocore refuses a profile without it, though it has keys.
+    files = " (an image lacks the profile's files: docs/secrets.md)"
+    words = " and ".join(fixes) + files * ("AWS_PROFILE" in plain)
     problems.warn(
         where,
         f"the ranks do not get {', '.join(missed)} of this shell, which the job does not name",
-        f"write {' and '.join(fixes)}; or `inherit: none`, if the program does not need them",
+        f"write {words}; or `inherit: none`, if the program does not need them",
     )
 
 
