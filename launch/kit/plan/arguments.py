@@ -59,7 +59,9 @@ def _check_shown(job: Job, name: str, view: FileView, problems: Problems) -> Non
     problem = f"{path} is here, but {outside} sees only one of its own"
     if os.path.normpath(name) != path:
         problem = f"{name} leads to {path}, which is {outside} does not see it"
-    problems.warn(job.where("command"), problem, f"mount it, `mounts: [{path}]`")
+    problems.warn(
+        job.where("command"), problem, f"mount it, `mounts: [{path}]`, unless the site does"
+    )
 
 
 def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None:

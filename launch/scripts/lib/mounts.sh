@@ -13,9 +13,7 @@ mounts::check() {
       kit::die "the mount source ${source} cannot be read by $(id -un)" "check its owner and mode: ls -ld '${source}'" mount-missing
     [[ -r "${source}" ]] || kit::say "$(id -un) may not list the mount source ${source}: programs find in it only what they know by name"
     [[ "${KIT_MOUNTS[i + 2]}" != data ]] || mounts::check_data "${source}"
-    # Where its file system is not mounted, a node has an empty folder. One that is to be written may be empty.
-    [[ "${KIT_MOUNTS[i + 2]}" != ro || ! -d "${source}" || ! -r "${source}" || -n "$(find -H "${source}" -mindepth 1 -maxdepth 1 -print -quit)" ]] ||
-      kit::warn "the mount source ${source} is empty here" "look whether its file system is mounted on this node: findmnt -T '${source}'"
+    [[ "${KIT_MOUNTS[i + 2]}" != ro ]] || mounts::warn_if_empty "${source}"
     [[ "${KIT_MOUNTS[i + 2]}" != ro || "${KIT_RUNTIME}" == none ]] || mounts::warn_of_writable_below "${source}"
   done
 }
@@ -31,6 +29,13 @@ mounts::lack() {
       ;;
   esac
   kit::die "the mount source $1 cannot be reached here: ${why##*: }" "see where that begins: namei -l '$1'" mount-missing
+}
+
+# mounts::warn_if_empty SOURCE - where its file system is not mounted, a node has an empty folder. One that is to be written may be empty, and
+# that of autofs is until somebody enters it.
+mounts::warn_if_empty() {
+  [[ -d "$1" && -r "$1" && -z "$(find -H "$1" -mindepth 1 -maxdepth 1 -print -quit)" && "$(stat -f -c %T -- "$1")" != autofs ]] || return 0
+  kit::warn "the mount source $1 is empty here" "look whether its file system is mounted on this node: findmnt -T '$1'"
 }
 
 # mounts::warn_of_writable_below FOLDER - runtimes make the file system of a mount read-only, and leave those that are mounted
