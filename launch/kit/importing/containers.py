@@ -173,6 +173,11 @@ def on_host(target: str, mounts: list[str]) -> str:
     return ""
 
 
+def in_image(folder: str) -> str:
+    """Return what to do about a folder that no mount shows."""
+    return f"; or, if only the image has it, begin a `script` with `cd {folder}`"
+
+
 def mount(text: str) -> str:
     """Return a mount as kit writes it, or "" for one that kit cannot read."""
     parts = text.split(":")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
@@ -140,6 +141,11 @@ class Draft:
         self.entries = [
             each._replace(reason=each.reason.replace(old, new)) for each in self.entries
         ]
+
+    @property
+    def folder(self) -> str:
+        """Return the folder in which the program starts, as `workdir` names it."""
+        return os.path.normpath(str(self.keys.get("workdir", ".")))
 
     @property
     def nodes(self) -> int:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 
 from kit.base.bash_tree import Span
-from kit.importing import folders
 from kit.importing.scope import COMPUTED, DIFFERS
 
+# Lines that do the same in any folder: settings of the shell, and what names all paths in full.
+_ANYWHERE = re.compile(
+    r"(module|ml|conda|mamba|micromamba|spack|ulimit|umask|unset|alias|set|eval)\b"
+    r"|(source|\.|mkdir|rm|cp|mv|ln|rsync|tar|unzip|chmod|touch)(\s+([\"']?[/~$]|-)\S*)+\Z"
+)
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
 
 
@@ -44,7 +49,17 @@ def reads_folder(item: Item) -> bool:
     """Return whether a statement may do something else in another folder."""
     if item.kind in (DEFINE, EXPORT, LIMIT):
         return "PWD" in item.source or bool(COMPUTED.search(item.source))
-    return not folders.ANYWHERE.match(item.source)
+    return not _ANYWHERE.match(item.source)
+
+
+def cd_line(folder: str, before: str) -> str:
+    """Return the line of bash that enters a folder from another, both as `workdir` names them."""
+    is_known, was_known = (each.startswith(("/", "$")) for each in (folder, before))
+    if not is_known and was_known:
+        folder = os.path.normpath(f"$SLURM_SUBMIT_DIR/{folder}")
+    elif not is_known:
+        folder = os.path.relpath(folder, before)
+    return f'cd "{folder}"'
 
 
 def is_for_program(source: str) -> bool:

@@ -10,7 +10,7 @@ from kit.base import redact
 from kit.base.bash_tree import Span
 from kit.base.errors import Problems
 from kit.config import variables
-from kit.importing import folders, items
+from kit.importing import items
 from kit.importing.draft import REMARK, Draft, to_inherit
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
 from kit.importing.scope import DIFFERS
@@ -69,7 +69,7 @@ class Placing:
     def add(self, item: Item) -> None:
         if _OF_STATUS.match(item.source):
             item = item._replace(source=f"{item.source} || true")
-        self.items.append(item._replace(folder=folders.current(self.draft.keys)))
+        self.items.append(item._replace(folder=self.draft.folder))
 
     def export(self, name: str) -> None:
         """Have the lines that export a variable run, in place of `env`."""
@@ -194,10 +194,10 @@ class Placing:
         ordered = sorted({id(item): item for item in found}.values(), key=_SPAN)
         lines: list[str] = []
         done: set[tuple[Span, str]] = set()  # a statement may be the item of several variables
-        folder = folders.current(self.draft.keys)
+        folder = self.draft.folder
         for item in ordered:
             if on_host and item.folder not in ("", folder) and items.reads_folder(item):
-                lines.append(folders.cd_line(item.folder, folder))
+                lines.append(items.cd_line(item.folder, folder))
                 folder = item.folder
             text = item.source if on_host or not item.inside else item.inside
             text = f"{text} || true" if _START_UP.match(text) else text

@@ -32,16 +32,26 @@ class Reading:
         self.mounts = draft.keys.get("mounts", []) if draft.has_image else None  # in a container
         self.is_in_task = False
         self.is_over = False
+        self.span: Span = (1, 1)  # of the statement that is read now
 
-    def item(self, kind: str, node: Node, span: Span) -> Item:
+    def carried(self, key: str) -> None:
+        self.draft.carried(self.span, key)
+
+    def left_out(self, reason: str) -> None:
+        self.draft.left_out(self.span, reason)
+
+    def decide(self, reason: str) -> None:
+        self.draft.decide(self.span, reason)
+
+    def item(self, kind: str, node: Node) -> Item:
         uses, sets = frozenset(bash_tree.names_used(node)), bash_tree.names_set(node)
-        self.placing.set_by = {**dict.fromkeys(sets, span), **self.placing.set_by}
+        self.placing.set_by = {**dict.fromkeys(sets, self.span), **self.placing.set_by}
         uses |= bash_tree.programs_inside(node) & self.functions.keys()
         source = bash_tree.text(node).rstrip("; ")
         defaulted = bash_tree.names_defaulted(node)
-        self.placing.with_default.update(dict.fromkeys(defaulted, span))
+        self.placing.with_default.update(dict.fromkeys(defaulted, self.span))
         self.placing.without_default |= uses - defaulted
-        return Item(kind, span, source, uses, sets, "", self._position())
+        return Item(kind, self.span, source, uses, sets, "", self._position())
 
     def _position(self) -> int:
         return len(self.candidates) + len(self.unknown)
@@ -58,9 +68,9 @@ class Reading:
             return False
         return bool(given and commands.weight(given))
 
-    def candidate(self, weight: int, words: list[str], span: Span, node: Node) -> None:
+    def candidate(self, weight: int, words: list[str], node: Node) -> None:
         if ("ray", "start") in zip(words, words[1:]):
-            self.draft.decide(span, "`launcher: ray` starts Ray itself, on every node")
+            self.decide("`launcher: ray` starts Ray itself, on every node")
             return
         remarks = self.remarks
         if node.get("Background"):
@@ -73,9 +83,9 @@ class Reading:
         if any(re.match(r"[0-9]*<(?!\s*/dev/null)", text) for text in texts):
             remarks += ("it read its input from a file: kit gives a program none",)
         elif texts and weight:
-            self.draft.left_out(span, LOGS)
+            self.left_out(LOGS)
         uses, source = frozenset(bash_tree.names_used(node)), bash_tree.text(node)
-        item = Item(ACTION, span, source, uses, frozenset(), position=self._position())
+        item = Item(ACTION, self.span, source, uses, frozenset(), position=self._position())
         found = Candidate(weight, words, item, remarks, self.scope.sweep)
         (self.candidates if weight else self.unknown).append(found)
 

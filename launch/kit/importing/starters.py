@@ -6,7 +6,7 @@ from typing import Optional
 
 from kit.base.bash_tree import Span
 from kit.config import variables
-from kit.importing import containers, folders, getopt, header, hiding, starter_options
+from kit.importing import containers, getopt, header, hiding, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import Draft
@@ -149,7 +149,7 @@ class Starters:
                 told = f"the program starts in the same folder, `workdir: {found}`, {way}"
                 self.draft.remark(self.span, told)
         else:
-            way = f"write `workdir`{folders.in_image(self.scope.source(target))}"
+            way = f"write `workdir`{containers.in_image(self.scope.source(target))}"
             self.decide(f"the program started in this folder of the container: {way}")
 
     def _count_tasks(self, given: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 
 from kit.base import bash_tree
-from kit.base.bash_tree import Node, Span
+from kit.base.bash_tree import Node
 from kit.base.errors import KitError
 from kit.importing import commands, header, other_commands
 from kit.importing.holes import HOLE
@@ -20,54 +20,56 @@ _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 
 class Reader(Reading):
     def read(self, statements: list[Node]) -> None:
+        around = self.span
         for node in statements:
-            span = bash_tree.span(node)
+            self.span = bash_tree.span(node)
             if self.is_over:
-                self.draft.left_out(span, "never reached: the script has ended before")
+                self.left_out("never reached: the script has ended before")
             else:
-                self.statement(node, span)
+                self.statement(node)
             for name in self.scope.defaults:
-                self.draft.from_outside(span, name)
+                self.draft.from_outside(self.span, name)
             self.scope.defaults.clear()
+        self.span = around
 
-    def statement(self, node: Node, span: Span) -> None:
+    def statement(self, node: Node) -> None:
         kind, command = bash_tree.kind(node), node.get("Cmd") or {}
         if kind == "CallExpr" and not command.get("Args"):
-            self._assign(node, span, exported=False)
+            self._assign(node, exported=False)
         elif kind == "DeclClause":
             words = bash_tree.assignments(command)
             options = {bash_tree.literal(item.get("Value") or {}) for item in words}
             exported = command["Variant"]["Value"] == "export" or "-x" in options
             if "-f" in options:
-                item = self.item(PREPARE, node, span)
+                item = self.item(PREPARE, node)
                 self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
             else:
-                self._assign(node, span, exported=exported)
+                self._assign(node, exported=exported)
         elif kind == "CallExpr":
-            self._call(node, span)
+            self._call(node)
         elif kind == "TimeClause" and command.get("Stmt"):
-            self.statement(command["Stmt"], span)
+            self.statement(command["Stmt"])
         elif kind == "BinaryCmd":
-            self._two(node, span)
+            self._two(node)
         elif kind in ("Block", "Subshell") and self.launches(node):
-            self.draft.carried(span, "command")
+            self.carried("command")
             self.read(command["Stmts"])
         elif kind == "FuncDecl":
             name = str(command["Name"]["Value"])
             self.functions[name] = node
-            item = self.item(DEFINE, node, span)
+            item = self.item(DEFINE, node)
             item = item._replace(uses=item.uses - item.sets, sets=frozenset([name]))
             self.placing.functions[name] = item
         elif kind == "ForClause" and self.launches(node):
-            self._loop(command, span)
+            self._loop(command)
         else:
-            self.compound(node, span)
+            self.compound(node)
 
     # ------------------------------------------------------------ variables
 
-    def _assign(self, node: Node, span: Span, *, exported: bool) -> None:
+    def _assign(self, node: Node, *, exported: bool) -> None:
         if "sbatch" in bash_tree.programs_inside(node):
-            self.draft.decide(span, header.RESUBMITS)
+            self.decide(header.RESUBMITS)
         for item in bash_tree.assignments(node["Cmd"]):
             if not item.get("Name"):
                 continue  # an option of declare
@@ -76,60 +78,60 @@ class Reader(Reading):
             if not has_value and not item.get("Naked"):
                 self.scope.values[name] = ""
             value = self.scope.assign(item) if has_value else self.scope.values.get(name)
-            made = self.item(EXPORT if exported else DEFINE, node, span)
+            made = self.item(EXPORT if exported else DEFINE, node)
             self.variables.keep(made, name, value, exported=exported)
 
     # ------------------------------------------------------------ commands
 
-    def _call(self, node: Node, span: Span) -> None:
+    def _call(self, node: Node) -> None:
         """Read a command; its own variables stand in front of each program that it may start."""
         own, found = self.scope.settings(node["Cmd"]), (self.candidates, self.unknown)
         known = [len(each) for each in found]
-        self._words(node, span)
+        self._words(node)
         for each, start in zip(found, known) if own else ():
             each[start:] = [one._replace(words=[*own, *one.words]) for one in each[start:]]
 
-    def _words(self, node: Node, span: Span) -> None:
+    def _words(self, node: Node) -> None:
         words = self.words(node["Cmd"])
         name = os.path.basename(words[0]) if words else ""
         documents = [item["Hdoc"] for item in node.get("Redirs") or [] if item.get("Hdoc")]
         document = self.scope.document(documents[0]) if documents else None
         if not words:
-            self.draft.decide(span, "the command is empty, as far as kit import can see")
+            self.decide("the command is empty, as far as kit import can see")
         elif name == "read" and document is not None and words[-1].isidentifier():
             self.scope.values[words[-1]] = document
-            self.draft.carried(span, "its value stands where it is used")
+            self.carried("its value stands where it is used")
         elif name == "eval" and not any(
             COMPUTED.search(hole.source) or HOLE.match(words[1])
             for hole in self.scope.holes_of(" ".join(words))
         ):
-            self._evaluate(" ".join(words[1:]), span)
+            self._evaluate(" ".join(words[1:]))
         elif name in commands.SETTERS and bash_tree.names_set(node):
-            self.variables.keep_set(self.item(DEFINE, node, span))
+            self.variables.keep_set(self.item(DEFINE, node))
         elif name == "eval" and self._composes(words):
-            self.candidate(2, words, span, node)
+            self.candidate(2, words, node)
         elif name == ":" and self.scope.defaults:
-            self.variables.keep_defaults(self.item(DEFINE, node, span))
+            self.variables.keep_defaults(self.item(DEFINE, node))
         elif name in self.functions:
-            self._call_function(node, words, span)
+            self._call_function(node, words)
         elif document is not None and os.path.basename(words[-1]) in commands.BASH_AND_SH:
             words = [*words, "-c", document]
             if commands.weight(words):
-                self.candidate(3, words, span, node)
+                self.candidate(3, words, node)
             else:
-                other_commands.read(self, node, span, words)
+                other_commands.read(self, node, words)
         elif weight := commands.weight(words):
-            self.candidate(weight, words, span, node)
+            self.candidate(weight, words, node)
         else:
-            other_commands.read(self, node, span, words)
+            other_commands.read(self, node, words)
 
-    def _evaluate(self, text: str, span: Span) -> None:
+    def _evaluate(self, text: str) -> None:
         try:
-            inner = bash_tree.parse(self.scope.inner(text), "eval", span)
+            inner = bash_tree.parse(self.scope.inner(text), "eval", self.span)
         except KitError:
-            self.draft.decide(span, "kit import cannot read what eval is given")
+            self.decide("kit import cannot read what eval is given")
             return
-        self.draft.carried(span, "command")
+        self.carried("command")
         self.read(inner)
 
     def _composes(self, words: list[str]) -> bool:
@@ -139,19 +141,19 @@ class Reader(Reading):
         texts = [re.split(r"=[\"']?", item.source, maxsplit=1)[-1] for item in makers]
         return any(commands.weight(text.split() or [""]) for text in texts)
 
-    def _call_function(self, node: Node, words: list[str], span: Span) -> None:
+    def _call_function(self, node: Node, words: list[str]) -> None:
         name = words[0]
         function = self.functions[name]
         if name in self.inside or not (self.is_around(words) or self.launches(function)):
-            item = self.item(ACTION, node, span)
+            item = self.item(ACTION, node)
             item = item._replace(uses=item.uses | {name}, sets=bash_tree.names_set(function))
             if bash_tree.programs(function) <= commands.PRINTING and not item.sets:
-                self.draft.left_out(span, NOT_NEEDED)
+                self.left_out(NOT_NEEDED)
             else:
                 self.variables.keep_set(item)
             return
         self.draft.carried(self.placing.functions[name].span, "command")
-        self.draft.carried(span, "command")
+        self.carried("command")
         self.inside.append(name)
         body = function["Cmd"]["Body"]
         with self.scope.called(words):
@@ -160,26 +162,26 @@ class Reader(Reading):
 
     # ------------------------------------------------------------ lists, loops and conditions
 
-    def _two(self, node: Node, span: Span) -> None:
+    def _two(self, node: Node) -> None:
         """Read A && B, A || B and A | B."""
         command = node["Cmd"]
         sign, second = bash_tree.operator(command), bash_tree.programs(command["Y"])
         if sign == "&&" and not commands.asks(command["X"]):
-            self.statement(command["X"], span)
-            self.statement(command["Y"], span)
+            self.statement(command["X"])
+            self.statement(command["Y"])
         elif sign == "||" and second <= commands.ENDS and _is_login(command["X"]):
-            self.statement(command["X"], span)
+            self.statement(command["X"])
         elif sign == "||" and second and second <= commands.ENDS and self._may_end(command):
-            self.statement(command["X"], span)
-            self.draft.left_out(span, "kit ends a job whose program fails, with its exit code")
+            self.statement(command["X"])
+            self.left_out("kit ends a job whose program fails, with its exit code")
         elif sign in ("|", "|&") and self.launches(command["X"]):
             if not second <= {"tee", "cat", "ts"}:
                 self.remarks = ("its output went through another program: kit logs all of it",)
-            self.statement(command["X"], span)
+            self.statement(command["X"])
             self.remarks = ()
-            self.draft.left_out(span, LOGS)
+            self.left_out(LOGS)
         else:
-            self.compound(node, span)
+            self.compound(node)
 
     def _may_end(self, command: Node) -> bool:
         """Return whether the job ends, as the script did, where the left side of || fails."""
@@ -187,7 +189,7 @@ class Reader(Reading):
         is_folder = bash_tree.programs(command["X"]) == {"cd"}
         return bool(ends or is_folder or self.launches(command["X"]))
 
-    def _loop(self, command: Node, span: Span) -> None:
+    def _loop(self, command: Node) -> None:
         """Read a loop around the program as a sweep, where its values are known."""
         around = command["Loop"]
         words = around.get("Items") or []
@@ -195,15 +197,15 @@ class Reader(Reading):
         name = str((around.get("Name") or {}).get("Value", ""))
         before = self.scope.sweep
         if "break" in bash_tree.programs(command["Do"]):
-            self.draft.decide(span, RETRIES)
+            self.decide(RETRIES)
         elif name and items and not any(HOLE.search(item) for item in items):
             self.scope.sweep = {**before, name: items}
             self.scope.leave_open(name, hint=f"{{{name}}}")
             way = "as a `sweep` each is a task of a job array, with nodes of its own"
-            self.draft.decide(span, f"these ran one after another, or side by side: {way}")
+            self.decide(f"these ran one after another, or side by side: {way}")
         else:
-            self.draft.decide(span, "kit does not run loops: write their values as a `sweep`")
-            self.placing.set_by[name] = span
+            self.decide("kit does not run loops: write their values as a `sweep`")
+            self.placing.set_by[name] = self.span
         self.read(command["Do"])
         self.scope.sweep = before
 
@@ -211,22 +213,22 @@ class Reader(Reading):
         """Note a condition under which a job is submitted; return whether it is one."""
         is_found = "sbatch" in bash_tree.programs_inside(node)
         if is_found and _OUTSIDE.search(item.source):
-            self.draft.left_out(item.span, "it submits this script, where no job runs it")
+            self.left_out("it submits this script, where no job runs it")
         elif is_found or re.search(r"\bscontrol\s+requeue\b", item.source):
-            self.draft.decide(item.span, header.RESUBMITS)
+            self.decide(header.RESUBMITS)
         else:
             return False
         return True
 
-    def compound(self, node: Node, span: Span) -> None:
+    def compound(self, node: Node) -> None:
         """Place a condition, a loop, or a list of commands."""
-        item = self.item(ACTION, node, span)
+        item = self.item(ACTION, node)
         if bash_tree.kind(node) == "BinaryCmd" and bash_tree.operator(node["Cmd"]) == "&&":
             # As the last line of `host_setup`, a test that is false would end the job.
             item = item._replace(source=_as_if(node["Cmd"]))
         programs = {commands.program(bash_tree.literals(call)) for call in bash_tree.calls(node)}
         if self.launches(node):
-            self.draft.decide(span, "the program is started under a condition: see which is meant")
+            self.decide("the program is started under a condition: see which is meant")
             self.variables.leave_open(item)
             for call in bash_tree.calls(node):
                 words = self.words(call)
@@ -240,12 +242,12 @@ class Reader(Reading):
         }
         if commands.changes_folder(node):
             way = "see in which folder the program starts: `workdir: DIR`"
-            self.draft.decide(span, f"this may change the folder: {way}")
+            self.decide(f"this may change the folder: {way}")
         harmless = commands.PRINTING | commands.TESTS | commands.PREPARING | commands.SETTINGS
         if self._submits(node, item):
             return
         if programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
-            self.draft.decide(span, "kit starts the program on every node itself, and once")
+            self.decide("kit starts the program on every node itself, and once")
         elif programs - harmless or bash_tree.writes(node):
             self.placing.add(item)
         elif prepares:
@@ -253,7 +255,7 @@ class Reader(Reading):
         elif item.sets:
             self.placing.add(item._replace(kind=self.variables.kind_of(item)))
         else:
-            self.draft.left_out(span, "a check" if "exit" in programs else NOT_NEEDED)
+            self.left_out("a check" if "exit" in programs else NOT_NEEDED)
 
 
 def _is_login(statement: Node) -> bool:
