@@ -80,15 +80,10 @@ def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, on_
         run_dir=f"/shared/{HOSTILE_NAME}",
         nodes=2,
         spares=spares,
-        bad_nodes="",
-        left_out=(),
         processes_per_node=4,
         gpus_per_node=4,
-        tasks_per_node=1,
         runtime=runtime,
-        why_runtime="",
         launcher=launcher,
-        max_restarts=0,
         image=f"/shared/{HOSTILE_NAME}.sqsh",
         fingerprint="0123456789abcdef",
         workdir=f"/shared/{HOSTILE_NAME}",
@@ -98,12 +93,7 @@ def test_rendered_scripts_are_clean(runtime: str, launcher: str, stage: str, on_
         header=(("job-name", HOSTILE_NAME), ("exclusive", None)),
         stage=stage,
         on_preempt=on_preempt,
-        checkpoint_s=120,
-        max_requeues=None,
-        ready_timeout_s=1200,
-        scratch="/tmp",
         remap_root=True,
-        cluster="generic",
     )
     # The files of lib/ are those of launch/scripts, which make check looks at.
     scripts = {name: text for name, text in render(plan).items() if "/" not in name}

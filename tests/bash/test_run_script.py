@@ -39,34 +39,15 @@ def run_dir(folder: Path, program: str, nodes: int = 1, processes: int = 1, laun
     """A run directory whose ranks are `bash -c PROGRAM`; `other` are more fields of the plan."""
     run = folder / "run"
     plan = plan_of(
-        name="test",
         run_dir=str(run),
         nodes=nodes,
-        spares=0,
-        bad_nodes="",
-        left_out=(),
         processes_per_node=processes,
-        gpus_per_node=0,
         tasks_per_node=processes if launcher in ("srun", "mpi") else 1,
-        runtime="none",
-        why_runtime="",
         launcher=launcher,
-        max_restarts=0,
-        image=None,
-        fingerprint=None,
         workdir=str(folder),
-        mounts=(),
         command=("bash", "-c", program),
-        env=(),
         header=(("job-name", "test"), ("chdir", str(run))),
-        stage="none",
-        on_preempt="none",
-        checkpoint_s=120,
-        max_requeues=None,
-        ready_timeout_s=1200,
         scratch=str(folder),
-        remap_root=False,
-        cluster="generic",
     )
     plan = changed(plan, **other)
     return write(plan)
