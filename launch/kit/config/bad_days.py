@@ -23,6 +23,7 @@ class BadDays:
         values.flag,
         "let torchrun itself start the ranks again, by its c10d rendezvous",
         belongs_to="max_restarts",
+        asks_for="max_restarts: 3",
     )
     stall_timeout: Optional[int] = key(
         values.duration,
@@ -39,6 +40,7 @@ class BadDays:
         "if the run hangs: end its ranks, and start them again if max_restarts allows it; or "
         "report: only record where they are [end]",
         belongs_to="stall_timeout",
+        asks_for="stall_timeout: 10m",
     )
     health: Optional[str] = key(
         values.health,
@@ -65,6 +67,7 @@ class BadDays:
         "seconds before the time limit at which the ranks are asked for a checkpoint, or the job"
         " goes back to the queue [120]",
         belongs_to="on_preempt",
+        asks_for="on_preempt: checkpoint",
     )
     checkpoints: str = key(
         values.line,
@@ -73,17 +76,20 @@ class BadDays:
         "DIR",
         other_names="checkpoint_dir checkpoint_folder ckpt_dir",
         belongs_to="on_preempt stall_timeout",
+        asks_for="on_preempt: requeue",
         default="",
     )
     max_requeues: Optional[int] = key(
         values.count_or_zero,
         "how often the job may start again [as long as it makes progress]",
         belongs_to="on_preempt",
+        asks_for="on_preempt: checkpoint",
     )
     resubmit: Optional[bool] = key(
         values.flag,
         "continue at once as a new job; most sites hold a requeued job for two minutes",
         belongs_to="on_preempt",
+        asks_for="on_preempt: checkpoint",
     )
     share: Optional[str] = key(
         values.Words(

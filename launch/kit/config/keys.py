@@ -25,6 +25,7 @@ class Key:
     examples: Optional[Callable[[], list[str]]] = None  # values that editors and shells offer
     other_names: str = ""  # what other tools call the key
     belongs_to: str = ""  # the keys without which it says nothing
+    asks_for: str = ""  # without them it is refused, and this is to be added: "max_restarts: 3"
     needs: str = ""  # "container", or "image file": not even an engine's container will do
     anchor: Optional[Callable[[Any, Path], Any]] = None  # makes relative paths absolute
     # For an option that may be given again:

@@ -9,7 +9,7 @@ from typing import Callable, Optional
 
 from kit.base.errors import KitError, Problems
 from kit.config import image_files, inherit, notify, profiles, secrets, values
-from kit.config.job import Job
+from kit.config.job import KEYS, Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import Located
@@ -32,13 +32,6 @@ from kit.plan.mounting import FileView
 from kit.plan.plan import Container, Header, Plan, Policy, Profile, RankProgram, Reasons
 
 READY_TIMEOUT_S = 1200
-# Keys that say nothing without those to which they belong, and what to add.
-_NEEDED = {
-    "elastic": "max_restarts: 3",
-    "on_stall": "stall_timeout: 10m",
-    "checkpoints": "on_preempt: requeue",
-    **dict.fromkeys(("checkpoint_s", "max_requeues", "resubmit"), "on_preempt: checkpoint"),
-}
 
 # Judges the #SBATCH lines by what the cluster has, with the options' places, and notes problems;
 # returns the lines that suit it.
@@ -154,10 +147,10 @@ def _choose_plugins(job: Job, cluster: Cluster, problems: Problems) -> ChosenPlu
 
 def _check_alone(job: Job, problems: Problems) -> None:
     """Refuse keys that say nothing, since all is off to which they belong."""
-    for key, wanted in _NEEDED.items():
-        if getattr(job, key) and job.is_alone(key):
-            problem = f"{key} says nothing without {wanted.partition(':')[0]}"
-            problems.add(job.where(key), problem, f"add `{wanted}`, or leave it out")
+    for name, key in KEYS.items():
+        if key.asks_for and getattr(job, name) and job.is_alone(name):
+            problem = f"{name} says nothing without {key.asks_for.partition(':')[0]}"
+            problems.add(job.where(name), problem, f"add `{key.asks_for}`, or leave it out")
 
 
 def check_line(run_dir: str, problems: Problems) -> None:
