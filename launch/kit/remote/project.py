@@ -15,7 +15,7 @@ from kit.base.quote import bash
 from kit.config import image_files, paths
 from kit.config.job import Job
 from kit.files import safe_write
-from kit.plan import git_facts, git_files, key_files, source_files
+from kit.plan import git_facts, key_files, source_files
 from kit.plan.source_files import Sources
 from kit.remote import arrival, landing, records, rsync
 from kit.remote.install import Copy
@@ -58,9 +58,8 @@ def bring(copy: Copy, sources: Sources, keyrings: Collection[str], *, is_run: bo
     if sources.keys:
         shown = key_files.shown(sources.keys)
         host.say(f"keys stay here, and {host.name} has none of them: {shown}")
-    tracked = git_files.tracked(root, sources.names)
     files = {
-        name: {"tracked": name in tracked, "state": state}
+        name: {"tracked": name in sources.tracked, "state": state}
         for name in sources.names
         if (state := arrival.file_state(f"{root}/{name}"))
     }
