@@ -11,27 +11,21 @@ pytestmark = pytest.mark.tame
 
 
 GOOD = "command: train.py\n"
-
+# Mistakes that no file of tests/bad_jobs makes.
 BAD = {
-    "unknown key": ("luncher: torchrun\n", "2: unknown key 'luncher'", "did you mean 'launcher'?"),
     "unknown key unlike any": ("zzz: 1\n", "2: unknown key 'zzz'", f"the keys are {', '.join(KEYS)}; a newer kit may have more"),
     "unknown key of a mount": (
         "mounts: [{source: /tmp, zzz: 1}]\n",
         "2: unknown key 'zzz' in a mount",
         "the keys are source, target, read_only, on_nodes; a newer kit may have more",
     ),
-    "key twice": ("nodes: 2\nnodes: 3\n", "3: 'nodes' is given twice", "keep one; the first is at job.yaml:2"),
     "nodes zero": ("nodes: 0\n", "2: nodes: expected a whole number of at least 1, not '0'", "write a plain number"),
     "nodes negative": ("nodes: -1\n", "2: nodes: expected a whole number of at least 1, not '-1'", "write a plain number"),
-    "nodes text": ("nodes: two\n", "2: nodes: expected a whole number of at least 1, not 'two'", "write a plain number"),
-    "nodes list": ("nodes: [2]\n", "2: nodes: expected a number of nodes, not a list", "write how many; which ones is for Slurm to choose"),
     "processes missing": ("processes_per_node:\n", "2: processes_per_node: expected a whole number of at least 1, not nothing", "write a plain number"),
-    "gpus fraction": ("gpus_per_node: 1.5\n", "2: gpus_per_node: expected a whole number of at least 0, not '1.5'", "write a plain number"),
     "time": ("time: tomorrow\n", "2: time: expected a time limit, not 'tomorrow'", "write it as sbatch does: HH:MM:SS, D-HH:MM:SS or minutes"),
     "name with newline": ('name: "a\\nb"\n', "2: name: contains the control character '\\n'", "Slurm reads it from one line of text: remove it"),
     "runtime": ("runtime: apptaner\n", "2: unknown runtime 'apptaner'", "did you mean 'apptainer'?"),
     "launcher": ("launcher: torchrum\n", "2: unknown launcher 'torchrum'", "did you mean 'torchrun'?"),
-    "cluster": ("cluster: generik\n", "2: unknown cluster 'generik'", "did you mean 'generic'?"),
     "cluster of another machine": ("cluster: mine\n", "2: unknown cluster 'mine'", "run kit init here, or remove the line `cluster: mine`; the profiles are "),
     "image missing": (
         "image: none.sif\n",
@@ -43,76 +37,21 @@ BAD = {
         "2: 'docker://x' is not a file, which enroot needs",
         "every node would download it; make a file of it once: kit build docker://x (of a registry), or dockerd://NAME (of this machine)",
     ),
-    "image kind": ("image: train.py\nruntime: enroot\n", "2: enroot cannot run '{dir}/train.py'", "it runs .sqsh, .squashfs"),
-    "runtime without image": ("runtime: enroot\n", "2: the runtime enroot needs an image", "name one: `image: NAME.sqsh`, or use `runtime: none`"),
-    "workdir": ("workdir: nowhere\n", "2: no such folder: {dir}/nowhere", "name an existing one"),
-    "mount target": ("mounts: ['.:data']\n", "2: the mount target 'data' is not an absolute path", "write .:/data"),
     "mount home": ("mounts: [~/data]\n", "2: the mount target '~/data' is not an absolute path", "write ~/data:/data"),
-    "mount root": ("mounts: ['.:/']\n", "2: a mount cannot replace the container's /", "choose a folder, such as /data"),
-    "mount source": (
-        "mounts: ['/not/here:/not/here']\n",
-        "2: no such file or folder to mount: /not/here",
-        "check the path; if only the nodes have it, use {{source: ..., target: ..., on_nodes: true}}",
-    ),
-    "mount colons": (
-        "mounts: ['/a:/b:ro:x']\n",
-        "2: cannot read the mount '/a:/b:ro:x'",
-        "write SOURCE:TARGET[:ro]; for a path with a colon use {{source: ..., target: ..., read_only: true}}",
-    ),
-    "mount key": ("mounts:\n- {source: /tmp, taget: /tmp}\n", "3: unknown key 'taget' in a mount", "did you mean 'target'?"),
-    "mount elsewhere without a container": (
-        "mounts: ['/tmp:/data']\n",
-        "2: without a container, /tmp cannot appear as /data",
-        "use an image, or mount it under its own name",
-    ),
-    "env list": ("env: [A]\n", "2: env: expected variables, not a list", "write one NAME: value line each, indented, with a colon and no dash"),
-    "env name": ("env:\n  A-B: 1\n", "3: 'A-B' cannot be a variable's name", "use letters, digits and _, not starting with a digit"),
-    "env empty": ("env:\n  A:\n", "3: the variable A has nothing for a value", 'write text; an empty value is ""'),
-    "env owned": ("env:\n  MASTER_ADDR: x\n", "3: MASTER_ADDR is set by the launch itself and cannot be set by a job", "remove it, or use a name of your own"),
-    "env of bash": ("env:\n  UID: 0\n", "3: UID has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
     "env that limits bash": ("env:\n  FUNCNEST: 1\n", "3: FUNCNEST has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
     "env NUL": ('env:\n  A: "\\0"\n', "3: env: contains a NUL byte, which no program can receive", "remove it"),
     "env too long": (f"env:\n  A: {'x' * 131_070}\n", "3: A, with its name, has 131072 bytes, and Linux takes 131071", "write it to a file, and name that"),
-    "sbatch option": ("slurm: {partitionn: x}\n", "2: unknown sbatch option 'partitionn'", "did you mean 'partition'?"),
-    "sbatch option with a key": ("slurm: {nodes: 2}\n", "2: 'nodes' does not belong under slurm", "use the job's own key: `nodes`"),
     "srun's binding": (
         "slurm: {cpu-bind: 'mask_cpu:fe,fe00'}\n",
         "2: 'cpu-bind' is set by the generated scripts",
         "remove it; to bind ranks by hand: docs/affinity.md",
     ),
-    "sbatch option of ours": ("slurm: {output: x}\n", "2: 'output' is set by the generated scripts", "remove it"),
-    "sbatch list": (
-        "slurm: {partition: [a, b]}\n",
-        "2: the option partition has a list for a value",
-        'write it as on sbatch\'s command line: `partition: "a,b"`',
-    ),
-    "memory twice": ("slurm:\n  mem: 3G\n  mem-per-cpu: 1G\n", "4: 'mem-per-cpu' contradicts 'mem' (job.yaml:3)", "keep one of mem, mem-per-cpu, mem-per-gpu"),
     "memory and GPU": (
         "slurm:\n  mem: 3G\n  mem-per-gpu: 1G\n",
         "4: 'mem-per-gpu' contradicts 'mem' (job.yaml:3)",
         "keep one of mem, mem-per-cpu, mem-per-gpu",
     ),
-    "sbatch signal": (
-        "slurm: {signal: USR1@60}\n",
-        "2: 'signal' would end the job: torchrun dies of it",
-        "for a checkpoint in time: `on_preempt: checkpoint`; with `launcher: srun` the program has every signal",
-    ),
     "on_preempt misspelt": ("on_preempt: chekpoint\n", "2: unknown on_preempt 'chekpoint'", "did you mean 'checkpoint'?"),
-    "spares of a range": (
-        "nodes: 2-3\nspares: 1\n",
-        "3: spares and a range of nodes both say how many may be missing",
-        "keep one: `nodes: 4` with `spares: 1`",
-    ),
-    "restarts of what stopped": (
-        "on_preempt: checkpoint\nmax_restarts: 2\nelastic: true\n",
-        "4: torchrun would start ranks again at once that have stopped for a checkpoint",
-        "leave `elastic` out: then kit starts them again, and knows which have stopped",
-    ),
-    "requeues of what is not requeued": (
-        "max_requeues: 3\n",
-        "2: max_requeues says nothing without on_preempt",
-        "add `on_preempt: checkpoint`, or leave it out",
-    ),
     "health misspelt": (
         "health: quikc\n",
         "2: health: expected quick, or the path of a program, not 'quikc'",
@@ -158,11 +97,7 @@ BAD = {
         "3: 'signal' is set by `on_preempt: checkpoint`",
         "remove one of them",
     ),
-    "sbatch short option": ("slurm: {p: cpu}\n", "2: 'p' is the short name of 'partition'", "use the long one: `partition`"),
-    "cluster file": ("cluster: ./site.yaml\n", "2: no such cluster profile: {dir}/site.yaml", "check the path"),
     "alias in itself": ("env: &a {x: *a}\n", "2: an alias refers to what contains it", "write the value out"),
-    "merge": ("env:\n  <<: {A: 1}\n", "3: merging with << is not supported", "write the keys out"),
-    "remap_root": ("remap_root: maybe\n", "2: remap_root: expected true or false, not 'maybe'", "write true or false"),
 }
 
 
