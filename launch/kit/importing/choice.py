@@ -52,8 +52,8 @@ def finish(reader: Reader) -> None:
             if _ran_at_once(reader, *sorted((each, chosen), key=lambda one: one.item.position)):
                 way = ", which ran at the same time: docs/launchers.md#several-programs-in-one-job"
             reader.draft.decide(each.item.span, f"another program than the job's{way}")
-    inner = functools.partial(_inner, reader)
-    launch = Launch(reader.draft, reader.scope, inner, reader.tasks, start.span)
+    inner = functools.partial(_inner, reader, start.span)
+    launch = Launch(reader.draft, reader.scope, inner, start.span)
     sources = "\n".join(item.source for item in reader.placing.items)
     launch.of_options.update(_OF_OPTIONS.findall(sources))
     files = re.findall(r">\s*[\"']?([\w./-]+)", sources)
@@ -138,9 +138,7 @@ def _drop_texts(reader: Reader) -> None:
             reader.placing.consumed.add(name)
 
 
-def _inner(
-    reader: Reader, text: str, span: Span, mounts: Optional[list[str]]
-) -> Optional[list[str]]:
+def _inner(reader: Reader, span: Span, text: str) -> Optional[list[str]]:
     """Read the text of `bash -c`: what prepares the program, and the program as its end."""
     *first, last = _flat(bash_tree.parse(text, "bash -c", span)) or [{}]
     call = last.get("Cmd") or {}
@@ -149,7 +147,7 @@ def _inner(
         return None
     if any(reader.launches(each) for each in first):
         return None
-    before, reader.mounts = len(reader.placing.items), mounts
+    before = len(reader.placing.items)
     reader.is_in_task = True
     reader.read(first)
     added = reader.placing.items[before:]

@@ -39,6 +39,8 @@ class Draft:
     keys: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     has_image: bool = False  # also where its file is still to be made
+    is_in_container: bool = False  # the whole script, and not the program alone
+    tasks: Optional[int] = None  # on each node; None where the script has no number
     container_lines: list[Span] = field(default_factory=list)  # of #SBATCH
     slurm: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, Any] = field(default_factory=dict)
@@ -146,6 +148,11 @@ class Draft:
     def folder(self) -> str:
         """Return the folder in which the program starts, as `workdir` names it."""
         return os.path.normpath(str(self.keys.get("workdir", ".")))
+
+    @property
+    def mounts(self) -> Optional[list[str]]:
+        """Return the mounts of the container; None where the script has none."""
+        return self.keys.get("mounts", []) if self.has_image else None
 
     @property
     def nodes(self) -> int:

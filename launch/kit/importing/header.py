@@ -140,8 +140,8 @@ def _export(value: str, here: Span, draft: Draft) -> None:
             draft.export(here, name, text if equals else None)
 
 
-def shape(given: GivenOptions, draft: Draft) -> Optional[int]:
-    """Put GPUs into the draft; return the tasks of a node, None where the script has no number."""
+def shape(given: GivenOptions, draft: Draft) -> None:
+    """Put the nodes, their GPUs and their tasks into the draft."""
     tasks = _number(given, "ntasks-per-node")
     _nodes(given, tasks or 0, draft)
     nodes = draft.nodes
@@ -165,7 +165,7 @@ def shape(given: GivenOptions, draft: Draft) -> Optional[int]:
         draft.carried(given["ntasks"][1], "processes_per_node")
     if "gpus-per-task" in given and "ntasks-per-node" not in given:
         _gpus(given, tasks or 1, draft)
-    return tasks
+    draft.tasks = tasks
 
 
 def _nodes(given: GivenOptions, tasks: int, draft: Draft) -> None:

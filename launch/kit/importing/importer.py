@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from kit.base import bash_tree, redact
 from kit.base.errors import UsageError
@@ -30,8 +30,7 @@ _SHELLS_OPTIONS = re.compile(
 class Imported(NamedTuple):
     job: str  # the text of the job file
     entries: list[LedgerEntry]
-    lines: list[str]  # of the script
-    kinds: list[str]  # of each line; "" for an empty one and for a comment
+    kinds: list[str]  # of each line of the script; "" for an empty one and for a comment
 
 
 def read(path: Path, environment: Mapping[str, str]) -> Imported:
@@ -47,10 +46,10 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     text = text.replace("\r\n", "\n")
     draft = Draft(text.split("\n"))
     given = header.read(draft)
-    tasks = header.shape(given, draft)
+    header.shape(given, draft)
     known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
-    scope = Scope({**known, **draft.env}, _facts(draft, tasks), environment)
-    is_in_container = _whole_container(given, draft, scope, tasks)
+    scope = Scope({**known, **draft.env}, _facts(draft), environment)
+    _read_container(given, draft, scope)
     spans = []
     if options := _SHELLS_OPTIONS.match(text):
         way = "kit's script has options of its own; `source` your profile in `host_setup` for -l"
@@ -62,8 +61,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
         )
     else:
         statements = bash_tree.parse(text, name)
-        reader = Reader(draft, scope, tasks)
-        reader.placing.is_in_container = is_in_container
+        reader = Reader(draft, scope)
         reader.read(statements)
         choice.finish(reader)
         header.leave_requeue(draft)
@@ -73,13 +71,13 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     job = redact.hide_tokens(job_text.render(draft, name))
     kinds = [draft.kind_of(number) for number in range(1, len(draft.lines) + 1)]
     entries = sorted(draft.entries, key=lambda entry: entry.first)
-    return Imported(job, entries, draft.lines, kinds)
+    return Imported(job, entries, kinds)
 
 
-def _facts(draft: Draft, tasks: Optional[int]) -> dict[str, str]:
+def _facts(draft: Draft) -> dict[str, str]:
     """Return what Slurm would set in a job with this header."""
     nodes = draft.nodes
-    per_node = tasks or 1
+    per_node = draft.tasks or 1
     found = {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(nodes * per_node)),
@@ -108,11 +106,8 @@ def _text(path: Path) -> str:
     return content.decode("utf-8-sig", "replace")
 
 
-def _whole_container(given: GivenOptions, draft: Draft, scope: Scope, tasks: Optional[int]) -> bool:
-    """Give the program that container, unless srun starts it in one of its own.
-
-    Return whether `setup` runs the script's other lines there as well, and as often: once.
-    """
+def _read_container(given: GivenOptions, draft: Draft, scope: Scope) -> None:
+    """Give the program the script's container, unless srun starts it in one of its own."""
     options = {name: value for name, (value, _) in given.items() if containers.is_option(name)}
     found = containers.of_slurm(options)
     code = "\n".join(line for line in draft.lines if not line.lstrip().startswith("#"))
@@ -122,9 +117,10 @@ def _whole_container(given: GivenOptions, draft: Draft, scope: Scope, tasks: Opt
     elif found:
         for span in draft.container_lines:
             draft.carried(span, "image")
-        starter = Starters(draft, scope, tasks, min(given[name][1] for name in options))
+        starter = Starters(draft, scope, min(given[name][1] for name in options))
         starter.write_container(found)
-        if draft.nodes * (tasks or 1) == 1:
-            return True
-        starter.decide("the script's lines ran in this container: `host_setup` runs outside of it")
-    return False
+        # Then `setup` runs the script's other lines there as often as it did: once.
+        draft.is_in_container = draft.nodes * (draft.tasks or 1) == 1
+        if not draft.is_in_container:
+            way = "`host_setup` runs outside of it"
+            starter.decide(f"the script's lines ran in this container: {way}")

@@ -23,16 +23,14 @@ _USE_ENV = {"--use-env", "--use_env"}
 _LOCAL_RANK = "have it read LOCAL_RANK, or see docs/your-line.md"
 _STARTER = re.compile(r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed|torch\.distributed)\b")
 _ALL = {"$@", "${@}"}  # arguments of the batch script, as they are
-# Reads the text of `bash -c` behind some mounts; returns the words of the program in it, and None
-# where there is more than that.
-Inner = Callable[[str, Span, Optional[list[str]]], Optional[list[str]]]
+# Reads the text of `bash -c`; returns the words of the program in it, and None where there is more
+# than that.
+Inner = Callable[[str], Optional[list[str]]]
 
 
 class Launch(Starters):
-    def __init__(
-        self, draft: Draft, scope: Scope, inner: Inner, tasks: Optional[int], span: Span
-    ) -> None:
-        super().__init__(draft, scope, tasks, span)
+    def __init__(self, draft: Draft, scope: Scope, inner: Inner, span: Span) -> None:
+        super().__init__(draft, scope, span)
         self.inner = inner
         self.is_in_task = False  # behind `bash -c`, which each task runs
         self.set_by: dict[str, str] = {}  # the lines that set a variable
@@ -129,10 +127,9 @@ class Launch(Starters):
             self._ask_about_ranks(lines)
             self._write()
             return []
-        mounts = self.draft.keys.get("mounts", []) if self.draft.has_image else None
         try:
             lines = self.scope.inner(text)
-            found = self.inner(lines, self.span, mounts)
+            found = self.inner(lines)
         except KitError:
             self.decide("kit import cannot read what bash -c is given")
             lines, found = self.scope.source(text), None
@@ -225,13 +222,13 @@ class Launch(Starters):
         keys["launcher"] = self.launcher
         count = self.per_node
         if count is None and self.launcher in ("srun", "mpi"):
-            count = self.tasks or 1
+            count = self.draft.tasks or 1
         if count is not None:
             keys["processes_per_node"] = str(count)
         cpus = self.draft.slurm.get("cpus-per-task", "")
         is_for_node = self.launcher in ("torchrun", "spawn")
-        if is_for_node and cpus.isdecimal() and (self.tasks or 1) > 1:
-            self.draft.slurm["cpus-per-task"] = str(int(cpus) * (self.tasks or 1))
+        if is_for_node and cpus.isdecimal() and (self.draft.tasks or 1) > 1:
+            self.draft.slurm["cpus-per-task"] = str(int(cpus) * (self.draft.tasks or 1))
         signal = self.draft.slurm.get("signal")
         if signal and self.launcher == "torchrun":
             del self.draft.slurm["signal"]

@@ -67,7 +67,7 @@ def _enter(reader: Reading, name: str, words: list[str]) -> None:
     if name == "popd" or (name == "pushd" and len(words) != 2):
         reader.decide("see in which folder the program starts: `workdir: DIR`")
         return
-    draft, scope, mounts = reader.draft, reader.scope, reader.mounts
+    draft, scope, mounts = reader.draft, reader.scope, reader.draft.mounts
     is_later = bool(reader.candidates) and not reader.is_in_task
     target = scope.path(words[1]) if len(words) == 2 else "~"
     sources = "".join(hole.source for hole in scope.holes_of(target))

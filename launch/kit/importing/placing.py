@@ -57,7 +57,6 @@ class Placing:
         self.shell = shell  # the variables of the shell in which kit import runs
         self.items: list[Item] = []
         self.functions: dict[str, Item] = {}
-        self.is_in_container = False  # as the whole script is
         self.inner: set[str] = set()  # statements of a text that each task runs
         self.moved: set[str] = set()  # variables that the first node computes for all
         self.consumed: set[str] = set()  # exported texts that only put a command together
@@ -125,7 +124,7 @@ class Placing:
     def _is_inside(self, item: Item) -> bool:
         """Return whether a statement is for the container."""
         is_for_program = item.kind == PREPARE and items.is_for_program(item.source)
-        return self.is_in_container or item.kind in (EXPORT, LIMIT) or is_for_program
+        return self.draft.is_in_container or item.kind in (EXPORT, LIMIT) or is_for_program
 
     def _to_move(self, wanted: list[Item], first: list[Item]) -> list[Item]:
         """Return those definitions that go before the program, to lines that set the same names.

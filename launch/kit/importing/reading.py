@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Optional
 
 from kit.base import bash_tree
 from kit.base.bash_tree import Node, Span
@@ -20,8 +19,8 @@ RETRIES = "a loop that starts the same program again: `max_restarts` does so whe
 
 
 class Reading:
-    def __init__(self, draft: Draft, scope: Scope, tasks: Optional[int]) -> None:
-        self.draft, self.scope, self.tasks = draft, scope, tasks
+    def __init__(self, draft: Draft, scope: Scope) -> None:
+        self.draft, self.scope = draft, scope
         self.placing = Placing(draft, scope.shell)
         self.variables = Assignments(draft, scope, self.placing)
         self.candidates: list[Candidate] = []
@@ -29,7 +28,6 @@ class Reading:
         self.functions: dict[str, Node] = {}
         self.inside: list[str] = []  # the functions that are read now
         self.remarks: tuple[str, ...] = ()
-        self.mounts = draft.keys.get("mounts", []) if draft.has_image else None  # in a container
         self.is_in_task = False
         self.is_over = False
         self.span: Span = (1, 1)  # of the statement that is read now

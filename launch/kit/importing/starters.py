@@ -20,9 +20,8 @@ ONE_NODE = "this ran only on the first node; kit starts it on each node"
 
 
 class Starters:
-    def __init__(self, draft: Draft, scope: Scope, tasks: Optional[int], span: Span) -> None:
+    def __init__(self, draft: Draft, scope: Scope, span: Span) -> None:
         self.draft, self.scope, self.span = draft, scope, span
-        self.tasks = tasks  # on each node
         self.launcher = ""
         self.per_node: Optional[int] = None
         self.has_srun = False
@@ -160,9 +159,9 @@ class Starters:
         if nodes and nodes != self.draft.nodes:
             self.decide(f"this srun is for {nodes} of {self.draft.nodes} nodes; kit starts on all")
         if per_node := number("ntasks-per-node"):
-            self.tasks = per_node
+            self.draft.tasks = per_node
         elif tasks:
-            self.tasks = max(1, tasks // (nodes or self.draft.nodes))
+            self.draft.tasks = max(1, tasks // (nodes or self.draft.nodes))
             if tasks % (nodes or self.draft.nodes):
                 self.decide(f"{tasks} tasks are not the same number on each node")
         for name in ("nodes", "ntasks", "ntasks-per-node"):
@@ -214,12 +213,12 @@ class Starters:
 
     def _gpus(self, name: str, value: str, of_step: str) -> None:
         gres, has = self.draft.slurm.get("gres", ""), self.draft.keys.get("gpus_per_node")
-        if name == "gpus-per-task" and (self.tasks or 1) > 1:
+        if name == "gpus-per-task" and (self.draft.tasks or 1) > 1:
             self.decide(header.OWN_GPUS)
             if has:
                 return
         is_known = not HOLE.search(value) and not header.no_gpus(name, value)
-        given = {name: value, "ntasks-per-node": str(self.tasks or 1)} if is_known else {}
+        given = {name: value, "ntasks-per-node": str(self.draft.tasks or 1)} if is_known else {}
         asked = next(iter(gpu_request.read(given)), None)
         is_same_type = asked and {*asked.gpus} <= {"", *(gpu_request.of_gres(gres) or asked.gpus)}
         if asked and has and not (is_same_type and str(asked.of_node(self.draft.nodes)) == has):
@@ -250,8 +249,8 @@ class Starters:
             self.draft.keys["max_restarts"] = self.scope.hinted(given["max-restarts"])
         if rest and "no-python" not in given:  # torchrun starts its program by Python
             rest = ["python", *(["-m"] if "module" in given else []), *rest]
-        if self.has_srun and (self.tasks or 1) > 1:
-            self.decide(f"srun starts torchrun {self.tasks} times on each node, and kit once")
+        if self.has_srun and (self.draft.tasks or 1) > 1:
+            self.decide(f"srun starts torchrun {self.draft.tasks} times on each node, and kit once")
         return rest
 
     def _nodes_of_torchrun(self, nodes: str) -> None:
