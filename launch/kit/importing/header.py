@@ -44,7 +44,7 @@ RESUBMITS = (
 
 
 def read(draft: Draft) -> GivenOptions:
-    """Put the options of the #SBATCH lines into the draft, and return those that count tasks."""
+    """Put the options of the #SBATCH lines into the draft, and return them."""
     given: GivenOptions = {}
     is_over = is_part = False
     for number, line in enumerate(draft.lines, 1):
@@ -65,6 +65,7 @@ def read(draft: Draft) -> GivenOptions:
             draft.decide(here, "a job of several parts: kit submits one job for each")
         else:
             _read_line(line[len("#SBATCH") :], here, given, draft)
+    _shape(given, draft)
     return given
 
 
@@ -87,7 +88,7 @@ def _read_line(line: str, here: Span, given: GivenOptions, draft: Draft) -> None
 def _carry(option: Option, here: Span, draft: Draft) -> None:
     name, value = option
     if re.match(r"(gres|gpus|gpus-per-(node|task)|ntasks(-per-(node|gpu))?)\Z", name):
-        return  # `shape` reads these together
+        return  # `_shape` reads these together
     if containers.is_option(name):
         draft.container_lines.append(here)  # importer.py reads these together
     elif name == "export" and set((value or "").split(",")) - {"ALL", "NONE", "NIL"}:
@@ -140,7 +141,7 @@ def _export(value: str, here: Span, draft: Draft) -> None:
             draft.export(here, name, text if equals else None)
 
 
-def shape(given: GivenOptions, draft: Draft) -> None:
+def _shape(given: GivenOptions, draft: Draft) -> None:
     """Put the nodes, their GPUs and their tasks into the draft."""
     tasks = _number(given, "ntasks-per-node")
     _nodes(given, tasks or 0, draft)

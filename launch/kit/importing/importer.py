@@ -46,7 +46,6 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     text = text.replace("\r\n", "\n")
     draft = Draft(text.split("\n"))
     given = header.read(draft)
-    header.shape(given, draft)
     known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
     scope = Scope({**known, **draft.env}, _facts(draft), environment)
     _read_container(given, draft, scope)
