@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +26,7 @@ done
 
 
 @pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder for sockets, whose paths may not be long."""
-    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def far(tmp_path: Path, short: Path, kit, kit_is_there):
+def far(tmp_path: Path, sockets: Path, kit, kit_is_there):
     """Calls kit with a profile `far`, whose home is tmp_path/home."""
     for folder in ("bin", "config/kit/clusters", "home"):
         (tmp_path / folder).mkdir(parents=True, mode=0o700)
@@ -51,7 +42,7 @@ def far(tmp_path: Path, short: Path, kit, kit_is_there):
         "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
         "HOME": str(tmp_path / "home"),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_RUNTIME_DIR": str(short),
+        "XDG_RUNTIME_DIR": str(sockets),
     }
     return lambda *words: kit(*words, cwd=tmp_path / "project", check=False, timeout_s=120, **environment)
 
