@@ -3,7 +3,7 @@
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 from kit.base.errors import Problems
 from kit.base.formats import size
@@ -12,6 +12,13 @@ from kit.cli.app import START, command
 from kit.cli.options import argument, flag, option
 from kit.images import build_request
 from kit.images.build_request import BuilderOptions, BuildRequest
+
+DEVICES, FORMATS = ("gpu", "cpu"), ("sqsh", "sif", "docker")
+
+
+def _one_of(name: str, words: tuple[str, ...], meaning: str) -> Any:
+    return option(name, "|".join(words), meaning, autocompletion=completion.one_of(*words))
+
 
 Target = Annotated[
     Optional[str],
@@ -37,13 +44,7 @@ Name = Annotated[
     ),
 ]
 Device = Annotated[
-    str,
-    option(
-        "--device",
-        "gpu|cpu",
-        "Build on the recipe's base for GPUs or for CPUs.",
-        autocompletion=completion.one_of("gpu", "cpu"),
-    ),
+    str, _one_of("--device", DEVICES, "Build on the recipe's base for GPUs or for CPUs.")
 ]
 Engine = Annotated[
     Optional[str],
@@ -91,11 +92,8 @@ Platform = Annotated[
 NoCache = Annotated[bool, flag("--no-cache", "Run every step again. Docker and Podman only.")]
 To = Annotated[
     str,
-    option(
-        "--to",
-        "sqsh|sif|docker",
-        "Format: sqsh runs everywhere; docker leaves the image in the engine.",
-        autocompletion=completion.one_of("sqsh", "sif", "docker"),
+    _one_of(
+        "--to", FORMATS, "Format: sqsh runs everywhere; docker leaves the image in the engine."
     ),
 ]
 Folder = Annotated[str, option("--images", "DIR", "Folder for the file.")]
@@ -150,8 +148,8 @@ def build(
     if words and not words[0].startswith("-"):
         fix = "leave it out; options of the engine follow --, and begin with a dash"
         problems.add("", f"kit build takes one recipe or image, and not also {words[0]}", fix)
-    _check_word("--device", device, ("gpu", "cpu"), problems)
-    _check_word("--to", to, ("sqsh", "sif", "docker"), problems)
+    _check_word("--device", device, DEVICES, problems)
+    _check_word("--to", to, FORMATS, problems)
     problems.raise_if_any()
     of_engine = BuilderOptions(
         tuple(secrets or ()), tuple(ssh or ()), stage, platform, no_cache, tuple(words)
