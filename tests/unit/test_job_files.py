@@ -62,16 +62,6 @@ BAD = {
         "2: {dir}/train.py is not a program",
         "make it one: chmod +x {dir}/train.py",
     ),
-    "a new job after what is not requeued": (
-        "resubmit: yes\n",
-        "2: resubmit says nothing without on_preempt",
-        "add `on_preempt: checkpoint`, or leave it out",
-    ),
-    "checkpoints of what is not requeued": (
-        "checkpoints: out/\n",
-        "2: checkpoints says nothing without on_preempt",
-        "add `on_preempt: requeue`, or leave it out",
-    ),
     "requeues without an end": (
         "on_preempt: requeue\n",
         "2: nothing would stop a run that is started again and again and gets nowhere",
