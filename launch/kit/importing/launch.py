@@ -106,7 +106,7 @@ class Launch(Starters):
         self.launcher = "ray"
         end = words.index("--") if "--" in words else 0
         shown = ", ".join(word.partition("=")[0] for word in words[:end] if word[:2] == "--")
-        self.leave_out(f"{shown} of ray: {rank_starters.STARTERS[rank_starters.RAY].to_keep}")
+        self.left_out(f"{shown} of ray: {rank_starters.STARTERS[rank_starters.RAY].to_keep}")
         return words[end + 1 :]
 
     def _of_node(self, found: re.Match[str]) -> str:
@@ -156,7 +156,7 @@ class Launch(Starters):
         is_open = any(HOLE.search(word) for word in words[:-1])
         last = self.scope.only_hole(words[-1])
         if last and last.source in _ALL and not is_open:
-            self.leave_out("$@: kit submit job.yaml -- ARGUMENTS adds them to the command")
+            self.left_out("$@: kit submit job.yaml -- ARGUMENTS adds them to the command")
             words = words[:-1]
         self._ask_what_starts(words)
         if not words:
@@ -198,7 +198,7 @@ class Launch(Starters):
         holes = [hole for word in words for hole in self.scope.holes_of(word)]
         others = [hole for hole in holes if hole.source not in _ALL]
         if len(others) < len(holes):
-            self.leave_out("$@: the arguments after -- in kit submit job.yaml -- ARGUMENTS")
+            self.left_out("$@: the arguments after -- in kit submit job.yaml -- ARGUMENTS")
         if any(re.match(r"[0-9@*#]", name) for hole in others for name in hole.names):
             way = "write them out, or add them after --: kit submit job.yaml -- ARGUMENTS"
             self.decide(f"the command has arguments of the batch script: {way}")

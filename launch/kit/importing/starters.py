@@ -45,7 +45,7 @@ class Starters:
     def decide(self, reason: str) -> None:
         self.draft.decide(self.span, reason)
 
-    def leave_out(self, reason: str) -> None:
+    def left_out(self, reason: str) -> None:
         self.draft.left_out(self.span, reason)
 
     def _options(
@@ -103,7 +103,7 @@ class Starters:
             shown = ", ".join(f"--{name}" for name in names)
             told = [containers.STAND_FOR[name] for name in names if name in containers.STAND_FOR]
             why = "; ".join(["kit starts the ranks with options of its own", *told])
-            self.leave_out(f"{shown} of {tool}: {why}")
+            self.left_out(f"{shown} of {tool}: {why}")
 
     def mount(self, texts: list[str], span: Span) -> list[str]:
         """Write mounts into the draft, and return those whose folders are known."""
@@ -140,7 +140,7 @@ class Starters:
     def _workdir(self, target: str, mounts: list[str]) -> None:
         """Name the folder of the host that a mount shows as the working directory."""
         if target == ".":
-            self.leave_out("the program starts in the job file's folder")
+            self.left_out("the program starts in the job file's folder")
         elif found := containers.on_host(target, mounts):
             self.draft.keys["workdir"] = found
             if found != target:
@@ -173,7 +173,7 @@ class Starters:
             if found := ASSIGNMENT.match(word):
                 self.set(found[1], found[2])
             elif word in ("HOME", "USER") or PATH_LIKE.fullmatch(word):
-                self.leave_out(f"{word} is each node's own, as `host_setup` leaves it")
+                self.left_out(f"{word} is each node's own, as `host_setup` leaves it")
             elif word not in ("", "ALL", "NONE", "NIL"):
                 name = word.partition("=")[0]  # no variable's; what is behind it may be a secret
                 self.draft.export(self.span, self.scope.source(name), None)
