@@ -162,6 +162,9 @@ CASES = {
     "a watchdog aborts, with torch's C++ stack": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a watchdog aborts it while it ends by its exception": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN + WATCHDOG, "134 n1 0")}, 1, 134),
     "a watchdog aborts it long after an exception": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN + "epoch 1\n" * 9 + WATCHDOG, "134 n1 0")}, 0, 134),
+    "... which it got over, with a mark before each line": Case(
+        {0: (OWN + "[Epoch 1/90] loss 0.3\n" * 20 + WATCHDOG, "134 n0 0"), 1: (OWN + WATCHDOG, "134 n1 0")}, 1, 134
+    ),
     "what torchrun's --tee marks": Case({0: (marked("[default0]:[rank0]: ", MISSED), "1 n0 0"), 1: (marked("[rank0]:[rank0]: ", OWN), "1 n1 0")}, 1),
     "loguru marks a frame": Case(
         {0: (MISSED, "1 n0 0"), 1: (MISSED.replace("  File", "\n> File"), "1 n0 1"), 2: (OWN.replace("  File", "\n> File"), "1 n1 0")}, 2

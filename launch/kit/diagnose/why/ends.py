@@ -47,8 +47,9 @@ _TYPE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s|$)|$)")
 # An exception without a traceback: sys.tracebacklimit = 0.
 _ALONE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*)?$")
 _NOISE = re.compile(
-    r"[Ww]arning|^Terminated|^Killed|^Exception ignored|^\s*$|^\[[WE]|^  warnings\.warn"
-    r"|^[-+| \d]+$|^Exception raised from |^terminate called |^  what\(\): "
+    r"[Ww]arning|^Terminated|^Killed|^Exception ignored|^\s*$|^  warnings\.warn"
+    r"|^\[([WE][\d ]|WARN|ERROR)|^[-+| \d]+$"
+    r"|^Exception raised from |^terminate called |^  what\(\): "
 )
 _LOGGED = re.compile("ERROR|CRITICAL|Exception in thread")
 _GROUP = re.compile(r"^\s*[|+] ?")
