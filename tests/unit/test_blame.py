@@ -43,6 +43,7 @@ MISSED = raised(f"RuntimeError: {GLOO}", "/venv/lib/python3.11/site-packages/tor
 CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\n  exitcode  : 1 (pid: 7)\n  traceback : "
 NOTED = raised("KeyError: 'labels'").replace("\n", "\n  ") + "\n====\n"
 BY_TORCHRUN = raised(CHILD_FAILED + NOTED) + raised("subprocess.CalledProcessError: Command '['torchrun', 'train.py']' returned non-zero exit status 1.")
+AS_MODULE = BY_TORCHRUN.replace("'torchrun'", "'python', '-m', 'torch.distributed.run'")
 
 
 def marked(mark: str, text: str) -> str:
@@ -170,6 +171,7 @@ CASES = {
         {0: (MISSED, "1 n0 0"), 1: (MISSED.replace("  File", "\n> File"), "1 n0 1"), 2: (OWN.replace("  File", "\n> File"), "1 n1 0")}, 2
     ),
     "a program that calls torchrun": Case({0: (MISSED + BY_TORCHRUN, "1 n0 0"), 1: (OWN + BY_TORCHRUN, "1 n1 0")}, 1),
+    "a program that calls torchrun as a module": Case({0: (MISSED + AS_MODULE, "1 n0 0"), 1: (MISSED + OWN + AS_MODULE, "1 n1 0")}, 1),
     "an abort after a lost peer, with torch's C++ stack": Case({0: (MISSED + CPP_STACK, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "an abort some lines after a lost peer": Case({0: (MISSED + "a\nb\nc\nd\n", "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a lost peer in a traceback that Rich drew": Case({0: (boxed(f"RuntimeError: {GLOO}"), "1 n0 0"), 1: (OWN, "1 n1 0")}, 1),
@@ -302,8 +304,18 @@ def test_nobody_is_blamed_where_nobody_failed(tmp_path: Path) -> None:
 
 
 def test_the_words_of_those_that_miss_others_are_the_same_in_the_script_and_in_kit_why() -> None:
-    found = re.search(r'^  OTHERS_GONE = ((?:"[^"]*"[ \\\n]*)+)$', (SCRIPTS / "lib/blame.awk").read_text(), re.MULTILINE)
-    assert found and "".join(re.findall(r'"([^"]*)"', found[1])) == ends.OTHERS_GONE.pattern
+    assert of_script("OTHERS_GONE") == ends.OTHERS_GONE.pattern
+
+
+def test_the_launchers_that_a_program_may_call_are_the_same_in_the_script_and_in_kit_why() -> None:
+    assert of_script("LAUNCHER") == ends.LAUNCHER.pattern
+
+
+def of_script(name: str) -> str:
+    """A pattern of blame.awk."""
+    found = re.search(rf'^  {name} = ((?:"[^"]*"[ \\\n]*)+)$', (SCRIPTS / "lib/blame.awk").read_text(), re.MULTILINE)
+    assert found
+    return "".join(re.findall(r'"([^"]*)"', found[1]))
 
 
 def test_what_ranks_said_and_noted_in_an_attempt_before_does_not_count(tmp_path: Path) -> None:

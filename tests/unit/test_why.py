@@ -973,6 +973,7 @@ ACCELERATE = (
 )
 BY_CODE = ACCELERATE.format(end="returned non-zero exit status 1")
 BY_TORCHRUN = traceback("subprocess.CalledProcessError: Command '['torchrun', '--nproc_per_node', '2', 'train.py']' returned non-zero exit status 1.")
+CALLED = "subprocess.CalledProcessError: Command"
 OF_RANK_0 = marked("[rank0]: ", traceback("AttributeError: 'Run' object has no attribute 'bar'"))
 OF_RANK_1 = marked("[rank1]: ", traceback("KeyError: 'labels'"))
 ALSO_KILLED = TORCHRUN.format(code=-6).replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 917)")
@@ -1014,6 +1015,10 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         (OF_RANK_0 + marked("[rank2]: ", traceback("ValueError: no")) + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
         (OF_RANK_1 + TORCHRUN.format(code=1) + BY_TORCHRUN, "exception", "KeyError: 'labels'"),
         (TORCHRUN.format(code=-9) + BY_TORCHRUN, "killed", "  exitcode  : -9 (pid: 915)"),
+        (OF_RANK_1 + TORCHRUN.format(code=1) + BY_TORCHRUN.replace("['torchrun", "['env', 'A=b', '/venv/bin/torchrun"), "exception", "KeyError: 'labels'"),
+        (OF_RANK_1 + TORCHRUN.format(code=1) + BY_TORCHRUN.replace("['torchrun', ", "'A=b torchrun "), "exception", "KeyError: 'labels'"),
+        (GOT_OVER + traceback(f"{CALLED} '['pip', 'install', 'deepspeed']' returned non-zero exit status 1."), "exception", "exit status 1."),
+        (GOT_OVER + traceback(f"{CALLED} 'python accelerate/eval.py' returned non-zero exit status 1."), "exception", "exit status 1."),
         (NOTED, "exception", "  KeyError: 'labels'"),
         (traceback(PEER) + NOTED, "exception", "  KeyError: 'labels'"),
         (OF_RANK_1 + marked("[rank0]: ", traceback(PEER)) + NOTED, "exception", "[rank1]: KeyError: 'labels'"),
@@ -1047,6 +1052,10 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         "... nor if a signal ended it",
         "a program that calls torchrun",
         "a program that calls torchrun, SIGKILL",
+        "a program that calls torchrun by its path",
+        "a program that calls torchrun in a shell's line",
+        "a program that installs a launcher",
+        "a program that calls another in a folder with a launcher's name",
         "what a process noted for torchrun",
         "what a process noted for torchrun, of which only others speak",
         "what a process noted for torchrun, and printed",

@@ -79,6 +79,8 @@ BEGIN {
     "|Timed out after [0-9]+ seconds waiting|wait timeout after" \
     "|Application timeout caused pair closure|client socket has (timed out|failed)" \
     "|Socket Timeout|JAX distributed service detected"
+  LAUNCHER = "(Command '(.')?|/|=[^ ]* |-m', '|-m )(torchrun|torch[.]distributed[.](run|launch)" \
+    "|accelerate([.]commands[.]launch)?|deepspeed)(', '| )"
   MISMATCH = "Detected mismatch between collectives on ranks"
 }
 # The nodes' events. A rank that begins again, after torchrun's restart, has not ended.
@@ -139,7 +141,7 @@ inside && /^[ \t|+>]*File "/ { file = $0; next }
 # Rich draws a box around a traceback, in characters beyond ASCII. \033 begins a colour.
 inside && (/^[^!-~\033]/ || $0 == "") { next }
 # torchrun, in a program that starts it, says that a rank has failed: what that said itself stands above.
-inside && held != "" && !other_end && /ChildFailedError: *$|^subprocess\.CalledProcessError: Command .*(torchrun|accelerate|deepspeed)/ {
+inside && held != "" && !other_end && (/ChildFailedError: *$/ || /^subprocess\.CalledProcessError: / && $0 ~ LAUNCHER) {
   root = held; root_file = held_file; after = noise = count - held_at
   inside = settled = logged = fell = growing = chained = more = 0; before = $0
   next

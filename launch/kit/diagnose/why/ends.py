@@ -31,7 +31,11 @@ _POINTS_ABOVE = re.compile(
     "|An error occurred while generating the dataset"
 )
 _VLLM = re.compile(r"(^|/)vllm/")
-_LAUNCHER = re.compile(r"Command '[^\n]*\b(?:torchrun|accelerate|deepspeed|torch\.distributed)\b")
+# The program that is called, not an argument of another, such as pip; blame.awk has the same words.
+LAUNCHER = re.compile(
+    r"(Command '(.')?|/|=[^ ]* |-m', '|-m )(torchrun|torch[.]distributed[.](run|launch)"
+    r"|accelerate([.]commands[.]launch)?|deepspeed)(', '| )"
+)
 _ACCELERATE = re.compile(r"(^|/)accelerate/commands/")
 # An exception ends Python with 1.
 _OTHER_END = re.compile(r"\(exitcode: (?!1\))|died with <Signals|exit status (?!1\.)")
@@ -107,7 +111,7 @@ class Raised:
         """Return True if what the program starts its processes by says that one has failed."""
         if self.type == "subprocess.CalledProcessError":
             is_of_accelerate = any(_ACCELERATE.search(frame.file) for frame in self.frames)
-            return is_of_accelerate or bool(_LAUNCHER.search(self.text))
+            return is_of_accelerate or bool(LAUNCHER.search(self.text))
         return self.type.endswith("ChildFailedError")  # of torchrun
 
     @property
