@@ -927,6 +927,11 @@ def marked(mark: str, text: str) -> str:
     return "".join(f"{mark}{line}\n" for line in text.splitlines())
 
 
+def teed(local_rank: int, line: str) -> str:
+    """What a process prints before torch knows its rank, as torchrun --tee marks it."""
+    return marked(f"[default{local_rank}]:", traceback(line))
+
+
 def of_engine(line: str, process: str = "(EngineCore_DP0 pid=17374) ", file: str = "engine/core.py") -> str:
     """What a process of vLLM prints as it fails: it logs the exception, and Python prints it as well."""
     logged = marked(f"{process}ERROR 09-28 15:47:24 [core.py:718] ", "EngineCore failed to start.\n" + in_vllm(line, file))
@@ -1013,6 +1018,13 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         (OF_RANK_0 + OF_RANK_1 + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
         (OF_RANK_0 + marked("[rank1]: ", traceback(PEER)) + TORCHRUN.format(code=1), "exception", "no attribute 'bar'"),
         (OF_RANK_0 + marked("[rank2]: ", traceback("ValueError: no")) + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
+        (
+            teed(0, "ValueError: no") + teed(1, "KeyError: 'labels'") + TORCHRUN.format(code=1).replace(": 1 (local", ": 9 (local"),
+            "exception",
+            "KeyError: 'labels'",
+        ),
+        (teed(0, "ValueError: no") + "[default0]:going on\n" * 9 + teed(1, PEER) + TORCHRUN.format(code=1), "peer-gone", "remote worker crashing."),
+        (OF_RANK_1 + OF_RANK_0 + TORCHRUN.format(code=1) + "once more\n" + traceback("ValueError: no"), "exception", "ValueError: no"),
         (OF_RANK_1 + TORCHRUN.format(code=1) + BY_TORCHRUN, "exception", "KeyError: 'labels'"),
         (TORCHRUN.format(code=-9) + BY_TORCHRUN, "killed", "  exitcode  : -9 (pid: 915)"),
         (OF_RANK_1 + TORCHRUN.format(code=1) + BY_TORCHRUN.replace("['torchrun", "['env', 'A=b', '/venv/bin/torchrun"), "exception", "KeyError: 'labels'"),
@@ -1050,6 +1062,9 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         "... also if it is the later one",
         "... but not if that rank only missed another",
         "... nor if a signal ended it",
+        "that of the process that --tee marks by its number on its node",
+        "not what another has got over, where that process missed others",
+        "the program's own one, after torchrun had failed",
         "a program that calls torchrun",
         "a program that calls torchrun, SIGKILL",
         "a program that calls torchrun by its path",
@@ -1076,8 +1091,10 @@ def test_a_process_that_deepspeed_has_lost_is_the_cause_of_an_exit_code_that_say
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, "247 node1 0\n")}))).cause == "killed"
 
 
-def test_of_what_deepspeeds_processes_raised_the_cause_is_the_one_that_does_not_miss_others(tmp_path: Path) -> None:
-    text = OF_RANK_1 + marked("[rank0]: ", traceback(PEER)) + "[ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py'] exits with return code = 1\n"
+@pytest.mark.parametrize("last", [marked("[rank0]: ", traceback(PEER)), OF_RANK_0], ids=["missed", "later"])
+def test_of_what_deepspeeds_processes_raised_the_cause_is_the_first_one_that_does_not_miss_others(last: str, tmp_path: Path) -> None:
+    text = "[rank0]:[W915 ProcessGroupNCCL.cpp:4571] using GPU 0\n" + OF_RANK_1 + last
+    text += "[ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py'] exits with return code = 1\n"
     found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
     assert found.line == "[rank1]: KeyError: 'labels'", str(found)
 

@@ -156,21 +156,25 @@ class End:
 def of_log(log: Log) -> End:
     """Return the end of a rank's log; where several ranks wrote into it, of the one at fault.
 
-    That is the one that torchrun saw fail first, or else the first of the others whose exception is
-    its own.
+    Of those whose last words are an exception, that is the one that torchrun saw fail first, else
+    the first one; one that only misses others comes last.
     """
     lines, writers = log.text.split("\n"), log.writers
-    ranks = list(dict.fromkeys(filter(None, writers)))
+    last, ranks = read(lines), set(filter(None, writers))
     lost = launchers.lost(log.text) if len(ranks) > 1 else None
-    if len(ranks) > 1 and not (lost and lost.code != 1):  # an exception ends Python with 1
-        ranks.sort(key=lambda rank: not lost or rank != str(lost.rank))
-        for rank in ranks:
-            own = [line if who in ("", rank) else "" for line, who in zip(lines, writers)]
-            end = read(own)
-            first = end.chain[0] if end.chain else None
-            if first and writers[first.begin] == rank and not first.may_miss_others:
-                return end
-    return read(lines)
+    is_killed = lost is not None and lost.code != 1  # an exception ends Python with 1
+    raised = last.chain[-1] if last.chain else None
+    is_of_program = raised and not (raised.is_of_launcher or writers[raised.begin])
+    if len(ranks) < 2 or is_killed or is_of_program:
+        return last
+    found = []
+    for rank in ranks:
+        end = read([line if who == rank else "" for line, who in zip(lines, writers)])
+        is_lost = lost is not None and rank in lost.names
+        if end.chain and (end.is_last or is_lost):
+            first = end.chain[0]
+            found.append((first.may_miss_others, not is_lost, first.begin, end))
+    return min(found)[-1] if found else last
 
 
 def read(lines: list[str]) -> End:

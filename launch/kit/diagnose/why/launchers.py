@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 
 _ROOT = re.compile(
     r"^Root Cause \(first observed failure\):\n(?:.*\n){1,4}?"
-    r"  rank +: (\d+).*\n  exitcode +: (-?\d+)",
+    r"  rank +: (\d+) \(local_rank: (\d+)\)\n  exitcode +: (-?\d+)",
     re.MULTILINE,
 )
 # It then kills its own process, too.
@@ -17,7 +17,7 @@ _LIGHTNING = re.compile(r"Child process with PID \d+ terminated with code (-?\d+
 class Lost(NamedTuple):
     """The process that torchrun saw fail first."""
 
-    rank: int
+    names: tuple[str, ...]  # of its rank, and on its node, as torchrun's --tee has it
     code: int  # negative for a signal
     line: int  # with the code
 
@@ -25,7 +25,7 @@ class Lost(NamedTuple):
 def lost(text: str) -> Optional[Lost]:
     """Return what the last report of torchrun in a log says."""
     for found in reversed(list(_ROOT.finditer(text))):
-        return Lost(int(found[1]), int(found[2]), text.count("\n", 0, found.start(2)))
+        return Lost((found[1], found[2]), int(found[3]), text.count("\n", 0, found.start(3)))
     return None
 
 
