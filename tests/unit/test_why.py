@@ -1112,8 +1112,16 @@ def test_a_programs_own_words_of_an_exit_code_do_not_say_that_it_was_killed(tmp_
         (traceback("KeyError: 'labels'") + "[Epoch 2/90] loss 0.3\n" * 9 + "{watchdog}", "nccl-timeout"),
         ("ERROR: bad sample\n" + traceback("KeyError: 'labels'") + "{watchdog}", "nccl-timeout"),
         (traceback(PEER) + "{watchdog}", "nccl-timeout"),
+        ("{watchdog}" + traceback("KeyError: 'labels'") + "{watchdog}", "nccl-timeout"),
     ],
-    ids=["an exception", "one that it got over", "... with a mark before each line", "one that it logged", "one that missed others"],
+    ids=[
+        "an exception",
+        "one that it got over",
+        "... with a mark before each line",
+        "one that it logged",
+        "one that missed others",
+        "one after the time was up",
+    ],
 )
 def test_a_watchdog_that_aborts_a_rank_while_it_ends_by_an_exception_is_not_the_cause(text: str, cause: str, tmp_path: Path) -> None:
     gone = "[W729 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67): Broken pipe\nException raised from sendBytes at x.hpp:653\nframe #0: c10 (0x7)\n\n"

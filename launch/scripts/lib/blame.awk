@@ -35,12 +35,12 @@ function keep() {
   if (rank == "") return
   settle()
   if (fell && grade >= BROKEN) grade = DOUBTFUL
-  has[rank] = root != ""; grades[rank] = grade; is_logged[rank] = logged; spoken[rank] = spoke
+  has[rank] = root != ""; grades[rank] = grade; is_logged[rank] = logged; is_late[rank] = late; spoken[rank] = spoke
   said_last[rank] = noise == after; after_lines[rank] = after; words[rank] = root; last_words[rank] = tail3 tail2 tail1
 }
 function reset() {
   root = root_file = held = held_file = file = before = tail1 = tail2 = tail3 = ""
-  inside = chained = more = grade = logged = settled = spoke = fell = after = between = noise = boxed = of_workers = count = at = 0
+  inside = chained = more = grade = logged = settled = late = over = spoke = fell = after = between = noise = boxed = of_workers = count = at = 0
 }
 function better(g, t, r) { return best == "" || g < best_grade || (g == best_grade && (t < best_time || (t == best_time && r + 0 < best + 0))) }
 # Of ranks that called different collectives, each of which names one that differs: the one that most of them name.
@@ -55,9 +55,9 @@ function odd_one(  r, n, count, most, odd) {
 # Whether an exception ended rank r, with code c at time t: Python ends with 1 then, soon after a program has logged it.
 function is_exception(r, c, t) { return has[r] && c == 1 && !(is_logged[r] && t - time["rank" r ".out"] > 0.9) }
 # The grade of a rank that noted its end. The signals of FROM_OTHERS come when something else has ended; of the others, an abort may
-# have been a watchdog's of compiled code, also of a rank that was about to end by an exception of its own.
+# have been a watchdog's of compiled code, also of a rank that was about to end by an exception of its own, from before that spoke.
 function grade_at_end(r, c, t) {
-  if (c == 134 && has[r] && !is_logged[r] && said_last[r] && grades[r] == OWN) return spoken[r] ? DOUBTFUL : OWN
+  if (c == 134 && has[r] && !is_logged[r] && !is_late[r] && said_last[r] && grades[r] == OWN) return spoken[r] ? DOUBTFUL : OWN
   if (c == 134 && (last_words[r] ~ OTHERS_GONE || words[r] ~ OTHERS_GONE)) return GONE
   if (c == 134 && spoken[r]) return DOUBTFUL
   if (c > 128 && c !~ FROM_OTHERS) return OWN
@@ -148,17 +148,18 @@ inside && held != "" && !other_end && (/ChildFailedError: *$/ || /^subprocess\.C
 }
 inside {
   inside = 0; after = noise = between = chained = 0; more = 8; at = count
-  if (root == "") { root = $0; root_file = file; settled = 0; growing = 1 } else growing = 0
+  if (root == "") { root = $0; root_file = file; late = over; settled = 0; growing = 1 } else growing = 0
   before = $0
   next
 }
 /^(The above exception was the direct cause|During handling of the above exception)/ { chained = 1; more = 0; next }
 more > 0 {
-  if ($0 == "" || /^\[|^Terminated|^Exception ignored/) more = 0
+  if ($0 == "" || /^\[|^[Tt]erminate|^Exception ignored/) more = 0
   else { more--; if (growing) root = root "\n" $0 }
 }
 $0 != "" {
   if (chained) chained = 0
+  if (/Watchdog caught collective/) over = 1
   # A rank that is late writes, when another's time is up, that it was asked for what its flight recorder has.
   if ($0 ~ OTHERS_GONE && $0 !~ /timeout from +rank [0-9]/) spoke = 1
   before = $0

@@ -24,6 +24,7 @@ OTHERS_GONE = re.compile(
     "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
     "|JAX distributed service detected"
 )
+WATCHDOG = "Watchdog caught collective"  # of a time-out, before it aborts
 # vLLM says this of the exception of another process of its own, whose traceback stands above, and
 # Hugging Face's datasets of the one that it has caught.
 _POINTS_ABOVE = re.compile(
@@ -140,6 +141,7 @@ class End:
     chain: tuple[Raised, ...] = ()
     is_last: bool = False  # nothing of weight follows the traceback
     is_logged: bool = False  # the program may have logged it and gone on
+    is_late: bool = False  # a watchdog had spoken before
 
     def is_cause(self, code: Optional[int], pause_s: float = 0) -> bool:
         """Return True if the exception ended the program, which then leaves with code 1.
@@ -147,7 +149,7 @@ class End:
         `pause_s` is the time from the program's last output to its end: one that may only have been
         logged must be followed by the end.
         """
-        if code == 134 and self.is_last and not self.is_logged:
+        if code == 134 and self.is_last and not (self.is_logged or self.is_late):
             # While Python ended for it, a watchdog of compiled code lost patience.
             return not self.chain[0].may_miss_others
         return bool(self.chain) and code in (None, 1) and not (self.is_logged and pause_s > 0.9)
@@ -181,7 +183,7 @@ def read(lines: list[str]) -> End:
     """Return the last traceback of a log with those that it is chained to, or points to."""
     chain: list[Raised] = []
     own: list[Raised] = []  # the last one that no other rank may have caused
-    is_logged = False
+    is_logged = is_late = is_over = False
     after = 0  # lines of weight since the last exception
     before = ""  # the last line that is not empty
     index = 0
@@ -190,6 +192,7 @@ def read(lines: list[str]) -> End:
         if not _begins_traceback(line):
             if line.strip() and not line.startswith(CHAINED):
                 after += not _NOISE.search(line)
+                is_over = is_over or WATCHDOG in line
             before = line if line.strip() else before
             index += 1
             continue
@@ -218,12 +221,13 @@ def read(lines: list[str]) -> End:
             after, is_logged = 0, _is_logged(before, line)
         elif not before.startswith("Exception ignored"):
             chain, after, is_logged = [raised], 0, _is_logged(before, line)
+            is_late = is_over
         own = own if not chain or is_logged or chain[0].may_miss_others else chain
         before = lines[raised.index]
         index = max(index, raised.index + raised.text.count("\n")) + 1
     if not chain and (alone := _read_alone(lines)):
         return End((alone,), True)
-    return End(tuple(chain), bool(chain) and not after, is_logged)
+    return End(tuple(chain), bool(chain) and not after, is_logged, is_late)
 
 
 def _is_logged(before: str, title: str) -> bool:
@@ -277,7 +281,7 @@ def _raised(
 ) -> Raised:
     """Return the exception whose message begins at line `index`."""
     text = [margin.sub("", lines[index]) if margin else lines[index]]
-    ends_message = ("[", "Terminated", "Exception ignored", *CHAINED)
+    ends_message = ("[", "Terminated", "terminate called", "Exception ignored", *CHAINED)
     for line in [] if margin else lines[index + 1 : index + 1 + MESSAGE]:
         if not line.strip() or BEGIN in line or line.startswith(ends_message):
             break
