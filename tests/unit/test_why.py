@@ -245,6 +245,11 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("[2024-07-10 15:24:06,819 E 2474 2474] core_worker.cc:251: Failed to register worker 01000000ffffffffff to Raylet. IOError: [RayletClient] Unable to register worker", "ray-not-started"),
     ("logging.cc:108: Unhandled exception: N5boost10wrapexceptINS_6system12system_errorEEE. what(): thread: Resource temporarily unavailable [system:11]", "too-many-processes"),
     ("Floating point exception (core dumped)", "arithmetic-fault"),
+    ("Fatal Python error: Floating-point exception", "arithmetic-fault"),  # since Python 3.13
+    ("train.sh: line 20: 12345 Floating point exceptionpython train.py", "arithmetic-fault"),
+    ("[node1:4021] Signal: Floating point exception (8)", "arithmetic-fault"),
+    ("malloc(): unaligned tcache chunk detected", "heap-damaged"),
+    ("corrupted size vs. prev_size", "heap-damaged"),
     ("malloc_consolidate(): unaligned fastbin chunk detected", "heap-damaged"),
     ("free(): invalid pointer", "heap-damaged"),
     ("double free or corruption (!prev)", "heap-damaged"),
@@ -1099,9 +1104,18 @@ def test_of_what_deepspeeds_processes_raised_the_cause_is_the_first_one_that_doe
     assert found.line == "[rank1]: KeyError: 'labels'", str(found)
 
 
-def test_a_programs_own_words_of_an_exit_code_do_not_say_that_it_was_killed(tmp_path: Path) -> None:
-    text = "an evaluation ended, exitcode: -9\nan evaluation ended (exitcode: -9)\nleaving\n"
-    assert report.why(str(run_directory(tmp_path / "run", {0: (text, "3 node1 0\n")}))).cause == "exit-code"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "an evaluation ended, exitcode: -9\nan evaluation ended (exitcode: -9)",
+        "free_memory(): 3.2 GB\npreallocate(): 4096 blocks\nfree(): 12 handles",
+        "Floating point exception handling is on\nFloating point exceptions are ignored",
+        "worker thread: Resource temporarily unavailable, retried",
+    ],
+    ids=["an exit code", "memory", "arithmetic", "a resource"],
+)
+def test_a_programs_own_words_do_not_say_how_it_ended(text: str, tmp_path: Path) -> None:
+    assert report.why(str(run_directory(tmp_path / "run", {0: (f"{text}\nleaving\n", "3 node1 0\n")}))).cause == "exit-code"
 
 
 @pytest.mark.parametrize(
