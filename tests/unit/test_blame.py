@@ -82,6 +82,7 @@ TIMEOUT = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNu
 WATCHDOG = (
     f"[E1218 ProcessGroupNCCL.cpp:629] {TIMEOUT}\nterminate called after throwing an instance of 'c10::DistBackendError'\n  what():  {TIMEOUT}\n{CPP_STACK}"
 )
+OF_BASH = "train.sh: line 3:  4711 Aborted                 (core dumped) python train.py\n"
 TERMINATED = f"terminate called after throwing an instance of 'gloo::IoException'\n  what():  {GLOO}\n"
 GROUP = """\
   + Exception Group Traceback (most recent call last):
@@ -163,6 +164,7 @@ CASES = {
     "torch's marks before each line": Case({0: (re.sub("^", "[rank0]: ", MISSED.strip(), flags=re.MULTILINE), "1 n0 0"), 1: (OWN, "1 n0 1")}, 1),
     "a watchdog aborts, with torch's C++ stack": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN, "1 n1 0")}, 1),
     "a watchdog aborts it while it ends by its exception": Case({0: (WATCHDOG, "134 n0 0"), 1: (OWN + WATCHDOG, "134 n1 0")}, 1, 134),
+    "... in a script of bash": Case({0: (WATCHDOG + OF_BASH, "134 n0 0"), 1: (OWN + WATCHDOG + OF_BASH, "134 n1 0")}, 1, 134),
     "a thread of Gloo aborts it while it ends by its exception": Case({0: (MISSED, "1 n0 0"), 1: (OWN + TERMINATED, "134 n1 0")}, 1, 134),
     "... and that got over a lost connection before": Case({0: (MISSED, "1 n0 0"), 1: (RESET + "\n" + "step\n" * 9 + OWN + TERMINATED, "134 n1 0")}, 1, 134),
     "a watchdog aborts it after its time was up, whatever it raised since": Case(

@@ -1122,6 +1122,7 @@ def test_a_programs_own_words_do_not_say_how_it_ended(text: str, tmp_path: Path)
     ("text", "cause"),
     [
         (traceback("KeyError: 'labels'") + "{gone}{watchdog}", "exception"),
+        (traceback("KeyError: 'labels'") + "{watchdog}train.sh: line 3:  4711 Aborted                 python train.py\n", "exception"),
         (traceback("KeyError: 'labels'") + "epoch 2\n" * 9 + "{watchdog}", "nccl-timeout"),
         (traceback("KeyError: 'labels'") + "[Epoch 2/90] loss 0.3\n" * 9 + "{watchdog}", "nccl-timeout"),
         ("ERROR: bad sample\n" + traceback("KeyError: 'labels'") + "{watchdog}", "nccl-timeout"),
@@ -1130,6 +1131,7 @@ def test_a_programs_own_words_do_not_say_how_it_ended(text: str, tmp_path: Path)
     ],
     ids=[
         "an exception",
+        "one in a script of bash",
         "one that it got over",
         "... with a mark before each line",
         "one that it logged",

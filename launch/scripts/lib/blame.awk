@@ -132,7 +132,7 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
 }
 {
   after++
-  is_noise = ignoring || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception (ignored|raised from )|^terminate called |^  what\(\): |^frame #|^[-+| 0-9]*$|^\[([WE][0-9 ]|WARN|ERROR)|^  warnings\.warn/
+  is_noise = ignoring || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception (ignored|raised from )|^terminate called |^  what\(\): |^frame #|^[-+| 0-9]*$|^\[([WE][0-9 ]|WARN|ERROR)|: line [0-9]+: +[0-9]+ Aborted |^  warnings\.warn/
   if (is_noise || more > 0) noise++
   if (!is_noise) between++
   if (ignoring && $0 !~ /^ /) ignoring = 0

@@ -55,6 +55,7 @@ _NOISE = re.compile(
     r"[Ww]arning|^Terminated|^Killed|^Exception ignored|^\s*$|^  warnings\.warn"
     r"|^\[([WE][\d ]|WARN|ERROR)|^[-+| \d]+$"
     r"|^Exception raised from |^terminate called |^  what\(\): "
+    r"|: line \d+: +\d+ Aborted "  # of bash
 )
 _LOGGED = re.compile("ERROR|CRITICAL|Exception in thread")
 _GROUP = re.compile(r"^\s*[|+] ?")
