@@ -984,6 +984,9 @@ ACCELERATE = (
 BY_CODE = ACCELERATE.format(end="returned non-zero exit status 1")
 BY_TORCHRUN = traceback("subprocess.CalledProcessError: Command '['torchrun', '--nproc_per_node', '2', 'train.py']' returned non-zero exit status 1.")
 CALLED = "subprocess.CalledProcessError: Command"
+OF_C10D = traceback("RuntimeError: lost worker 0", "work.wait()").replace(
+    "/home/me/train.py", "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+)
 OF_RANK_0 = marked("[rank0]: ", traceback("AttributeError: 'Run' object has no attribute 'bar'"))
 OF_RANK_1 = marked("[rank1]: ", traceback("KeyError: 'labels'"))
 ALSO_KILLED = TORCHRUN.format(code=-6).replace("  <NO_OTHER_FAILURES>", "[1]:\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 917)")
@@ -1022,6 +1025,7 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         (OF_RANK_1 + OF_RANK_0 + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
         (OF_RANK_0 + OF_RANK_1 + TORCHRUN.format(code=1), "exception", "KeyError: 'labels'"),
         (OF_RANK_0 + marked("[rank1]: ", traceback(PEER)) + TORCHRUN.format(code=1), "exception", "no attribute 'bar'"),
+        (marked("[rank1]: ", OF_C10D) + OF_RANK_0 + TORCHRUN.format(code=1), "exception", "no attribute 'bar'"),
         (OF_RANK_0 + marked("[rank2]: ", traceback("ValueError: no")) + TORCHRUN.format(code=-9), "killed", "  exitcode  : -9 (pid: 915)"),
         (
             teed(0, "ValueError: no") + teed(1, "KeyError: 'labels'") + TORCHRUN.format(code=1).replace(": 1 (local", ": 9 (local"),
@@ -1066,6 +1070,7 @@ WATCHDOG = "[rank1]:[E915 11:02:32.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog
         "of two exceptions that of the rank that torchrun saw fail first",
         "... also if it is the later one",
         "... but not if that rank only missed another",
+        "... or torch's own call failed, in words that kit does not know",
         "... nor if a signal ended it",
         "that of the process that --tee marks by its number on its node",
         "not what another has got over, where that process missed others",

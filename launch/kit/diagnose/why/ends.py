@@ -40,6 +40,7 @@ LAUNCHER = re.compile(
 _ACCELERATE = re.compile(r"(^|/)accelerate/commands/")
 # An exception ends Python with 1.
 _OTHER_END = re.compile(r"\(exitcode: (?!1\))|died with <Signals|exit status (?!1\.)")
+_OF_C10D = re.compile(r"torch/distributed/(distributed_c10d|rendezvous)\.py$")
 _OF_CONNECTION = re.compile("(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$")
 MESSAGE = 8  # lines to read of an exception's message after its first
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
@@ -101,7 +102,11 @@ class Raised:
         """Return True if it may be of a connection to a rank that is gone, as blame.awk judges."""
         line = self.text.partition("\n")[0]  # other processes may have written the further ones
         is_of_connection = line == "EOFError" or _OF_CONNECTION.search(self.type)
-        return self.misses_others or bool(is_of_connection or OTHERS_GONE.search(line))
+        is_of_torch = self.type == "RuntimeError" or self.type.startswith("torch.")
+        is_of_c10d = is_of_torch and self.frames and _OF_C10D.search(self.frames[-1].file)
+        return bool(
+            self.misses_others or is_of_connection or is_of_c10d or OTHERS_GONE.search(line)
+        )
 
     @property
     def points_above(self) -> bool:
