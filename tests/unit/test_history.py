@@ -141,6 +141,7 @@ TOO_LITTLE = "it asks for less than its quality of service demands: it will neve
         ("REQUEUE_HOLD", "user env retrieval failed requeued held", HELD),
         ("REQUEUE_HOLD", "job requeued in held state", AGAIN),
         ("SPECIAL_EXIT", "job requeued in special exit state", AGAIN),
+        ("PENDING", "launch_failed_requeued_held", HELD),  # by scontrol, which a follower asks
         ("RESV_DEL_HOLD", "ReservationDeleted", ""),
         *(("PENDING", f"Max{limit}", together("your account", QOS)) for limit in ("GRESPerAccount", "CpuPerAccount", "JobsPerAccount")),
         *(("PENDING", limit, YOURS) for limit in ("MaxGRESRunMinsPerUser", "QOSMaxGRESPerUser", "QOSMaxNodePerUserLimit")),

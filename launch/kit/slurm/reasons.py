@@ -56,7 +56,7 @@ _REFUSALS = {
 
 def explain(reason: str, start: str) -> str:
     """Return Slurm's reason for waiting in plain words, and its estimate of the start time."""
-    words = REASONS.get(reason.partition(",")[0], "")
+    words = REASONS.get(reason.partition(",")[0].replace("_", " "), "")  # as scontrol shows it
     if reason.startswith("QOSMin"):
         words = "it asks for less than its quality of service demands: it will never start"
     elif limited := _limited(reason):
