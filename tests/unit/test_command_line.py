@@ -248,6 +248,21 @@ def test_no_folder_is_proposed_for_a_script_that_is_not_there(command: str, is_t
     assert (done.code, done.err) == (2, f"kit: {command}: no such script: {command}\n  fix: {fix.replace('PROJECT', str(tmp_path))}\n")
 
 
+def test_of_a_link_to_nothing_what_it_leads_to_is_told(kit_here, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fit.py").symlink_to("/nowhere/fit.py")
+    said = "kit: ./fit.py: no such script: ./fit.py\n  fix: it is a link, and what it leads to is not here: /nowhere/fit.py\n"
+    assert kit_here("run", "./fit.py").err == said
+
+
+def test_a_file_that_is_no_text_is_not_said_to_have_a_name_of_a_mac(kit, tmp_path: Path, program: Path) -> None:
+    (tmp_path / "lib.txt").write_bytes(b"\xe9\n")
+    (tmp_path / "x.sif").touch()
+    (tmp_path / "job.yaml").write_text("command: train.py\nimage: x.sif\npackages: [lib.txt]\n")
+    said = kit("submit", "job.yaml", "--dry-run", check=False).stderr
+    assert "it is not text\n  fix: check its path and its mode\n" in said
+
+
 def test_a_name_of_a_mac_that_only_looks_like_the_files_is_told(kit_here, tmp_path: Path, monkeypatch) -> None:
     """It writes ü as u and two dots, and `did you mean 'Übung.py'` would show the same twice."""
     monkeypatch.chdir(tmp_path)

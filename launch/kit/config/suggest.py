@@ -36,7 +36,9 @@ def neighbour(path: str, otherwise: str, *, may_be_folder: bool = False) -> str:
     folder, name = os.path.split(path)
     if name != name.strip("“”„‘’«»"):
         return "these are typographic quotes, which are part of the name: type plain ones, \" or '"
-    names = safe_read.names(folder or ".")
+    if os.path.islink(path) and not os.path.exists(path):
+        return f"it is a link, and what it leads to is not here: {os.readlink(path)}"
+    names = [other for other in safe_read.names(folder or ".") if other != name]
     if not may_be_folder:
         names = [other for other in names if not os.path.isdir(os.path.join(folder, other))]
     for other in names:
