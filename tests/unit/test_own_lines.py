@@ -81,11 +81,13 @@ echo "train.py"; python "${KIT_CODE}"/lib/x.py; cat "${KIT_CODE}"/train.py
         ("script: bash fit.sh --lr 0.1\n", "job.yaml:1"),
         ("script: cp other.sh fit.sh && bash fit.sh\n", ""),
         ("script: python train.py --log fit\n", ""),
+        ("command: train.py\nsetup: bash install.sh -b\n", ""),
     ],
 )
 def test_a_script_with_the_line_ends_of_windows_is_told_before_a_node_finds_it(text: str, place: str, project: Path) -> None:
     (project / "fit.sh").write_bytes(b"#!/bin/bash\r\ncd lib\r\n")
     (project / "fit.sh").chmod(0o755)
+    (project / "install.sh").write_bytes(b"#!/bin/sh\nexit\n\x1f\r\n")  # as conda's, an archive behind the script
     plan(text, problems=(problems := Problems()))
     told = [f"{item.where} {item.problem}" for item in problems.warnings]
     name = "./fit.sh" if "./" in text else "fit.sh"

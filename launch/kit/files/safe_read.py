@@ -63,6 +63,11 @@ def text(path: str | Path, most: int = 1 << 20) -> str:
         return ""
 
 
+def is_of_windows(path: str | Path) -> bool:
+    """Return whether the first line of a text ends with CRLF; what follows a script may be data."""
+    return text(path, 4096).partition("\n")[0].endswith("\r")
+
+
 def source(path: str | Path) -> str:
     """Return a whole text with its bytes that are no UTF-8; "" where it cannot be read."""
     try:

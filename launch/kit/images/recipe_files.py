@@ -92,7 +92,7 @@ def name_large(folder: Path, names: list[str], ignore_file: Path, note: Note) ->
 def name_windows_scripts(folder: Path, names: list[str], note: Note) -> None:
     """Note which shell scripts no shell of an image can read."""
     shells = (name for name in names if name.endswith((".sh", ".bash")))
-    if found := [name for name in shells if "\r\n" in safe_read.text(folder / name)]:
+    if found := [name for name in shells if safe_read.is_of_windows(folder / name)]:
         fix = "where a step runs one: perl -pi -e 's/\\r$//' FILE"
         note(f"lines end as on Windows (CRLF) in {first(found, 5)}; {fix}")
 

@@ -94,7 +94,7 @@ def warn_of_starter(
 def warn_of_line_ends(name: str, where: str, view: FileView, problems: Problems) -> None:
     """Warn of a script from Windows: bash takes the carriage return for a part of each word."""
     path = view.on_this_side(name)
-    if path and "\r\n" in safe_read.text(path):
+    if path and safe_read.is_of_windows(path):
         problem = f"the lines of {name} end as on Windows (CRLF), and bash cannot read them"
         mend = f"perl -pi -e 's/\\r$//' {shlex.quote(name)}"
         fix = f"{mend}; a line `*.sh text eol=lf` in .gitattributes keeps it so"
