@@ -129,7 +129,7 @@ def too_much(whose: str, look: str) -> str:
 
 HELD = "it could not be started, and is held: scontrol release"
 AGAIN = "it was requeued, and is held: scontrol release"
-TOO_LITTLE = "it asks for less than its quality of service demands: it will never start"
+TOO_LITTLE = f"it asks for less than its quality of service demands: it will never start; the limits: {QOS}"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ TOO_LITTLE = "it asks for less than its quality of service demands: it will neve
         *(("PENDING", limit, together("your account", ASSOC)) for limit in ("AssocGrpGRES", "AssocGrpCPURunMinutesLimit", "AssocGrpJobsLimit")),
         ("PENDING", "QOSGrpGRES", together("its quality of service", QOS)),
         *(
-            ("PENDING", limit, f"your account has less computing time left than its time limit asks for; the limits: {ASSOC}")
+            ("PENDING", limit, f"it asks for more computing time than your account has left; the limits: {ASSOC}")
             for limit in ("AssocGrpCPUMinutesLimit", "AssocGrpGRESMinutes", "AssocGrpWallLimit")
         ),
         ("PENDING", "AssociationJobLimit", f"a limit of your account is reached; the limits: {ASSOC}"),

@@ -98,7 +98,15 @@ def test_of_an_option_that_slurm_refuses_the_fix_has_the_line(stub, kit, tmp_pat
         ),
         (
             "AssocMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
-            "it asks for more than your account allows one job; ask for less; the limits: sacctmgr show assoc user=$USER",
+            "it alone asks for more than your account allows; ask for less; the limits: sacctmgr show assoc user=$USER",
+        ),
+        (  # of a quality of service with DenyOnLimit: no job of the user's runs
+            "QOSMaxGRESPerUser\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
+            "it alone asks for more than its quality of service allows; ask for less; the limits: sacctmgr show qos",
+        ),
+        (
+            "QOSMinGRES\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy",
+            "it asks for less than its quality of service demands; ask for more; the limits: sacctmgr show qos",
         ),
         (
             "Batch job submission failed: Invalid account or account/partition combination specified",

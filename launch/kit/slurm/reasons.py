@@ -34,16 +34,23 @@ REASONS = {
     "job requeued in held state": "it was requeued, and is held: scontrol release",
     "job requeued in special exit state": "it was requeued, and is held: scontrol release",
 }
-_LIMIT = re.compile(r"\b(?:(?:Assoc|QOS)\w*(?:Limit|Max|Grp)|Max\w+Per(?:Account|User))\w*")
+_LIMIT = re.compile(r"\b(?:(?:Assoc|QOS)\w*(?:Limit|Max|Grp|Min)|Max\w+Per(?:Account|User))\w*")
 # What such a name says, by a part of it; the first that fits counts. {} is who limits the job.
 _LIMITS = {
+    "^QOSMin": "it asks for less than {} demands: it will never start",
     "Submit": "no more jobs can be submitted now, and each task of an array counts as one",
     "Per(Job|Node)": "it asks for more than {} allows one job: it will never start",
-    "Grp(?!.*Run).*(Min|Wall)": "{} has less computing time left than its time limit asks for",
+    "Grp(?!.*Run).*(Min|Wall)": "it asks for more computing time than {} has left",
     "PerUser|MaxJobsLimit": "with it, your running jobs would exceed what {} allows you",
     "Grp|PerAccount": "with it, your running jobs, or those of all who share {}, would exceed what "
     "it allows",
     "": "a limit of {} is reached",
+}
+# The same where sbatch refuses a job: there it counts no running ones, but for their number.
+_REFUSED = {
+    "^QOSMin": "it asks for less than {} demands; ask for more",
+    "Submit": _LIMITS["Submit"],
+    "": "it alone asks for more than {} allows; ask for less",
 }
 # What to do about other refusals of sbatch, by its words.
 _REFUSALS = {
@@ -57,10 +64,7 @@ _REFUSALS = {
 def explain(reason: str, start: str) -> str:
     """Return Slurm's reason for waiting in plain words, and its estimate of the start time."""
     words = REASONS.get(reason.partition(",")[0].replace("_", " "), "")  # as scontrol shows it
-    if reason.startswith("QOSMin"):
-        words = "it asks for less than its quality of service demands: it will never start"
-    elif limited := _limited(reason):
-        words = limited
+    words = words or _limited(reason, _LIMITS)
     text = f"{reason}: {words}" if words else reason
     if reason in ("", "None"):
         text = "Slurm has not looked at it yet"
@@ -70,10 +74,10 @@ def explain(reason: str, start: str) -> str:
 def fix_of_refusal(words: str) -> str:
     """Return what to do about the words with which sbatch refuses a job; "" where they tell it."""
     said = (fix for start, fix in _REFUSALS.items() if start in words)
-    return next(said, "") or _limited(words).replace(": it will never start", "; ask for less")
+    return next(said, "") or _limited(words, _REFUSED)
 
 
-def _limited(words: str) -> str:
+def _limited(words: str, meanings: dict[str, str]) -> str:
     """Return in plain words which limit Slurm's words name first, and how to see it."""
     found = _LIMIT.search(words)
     if not found:
@@ -81,5 +85,5 @@ def _limited(words: str) -> str:
     name = found[0]
     who = "your account" if re.search("^Assoc|Account", name) else "its quality of service"
     look = "assoc user=$USER" if name.startswith("Assoc") else "qos"
-    meaning = next(text for part, text in _LIMITS.items() if re.search(part, name))
+    meaning = next(text for part, text in meanings.items() if re.search(part, name))
     return f"{meaning.format(who)}; the limits: sacctmgr show {look}"
