@@ -200,7 +200,7 @@ def test_a_member_reads_the_run_has_it_save_and_stop_and_can_do_no_more(running:
 @pytest.mark.parametrize("running", ["022"], indirect=True)
 def test_a_stranger_can_do_nothing_and_is_told_so(running: Team) -> None:
     run = running.project / "run"
-    copy = "of a run that has ended, ask for a copy: cp -r RUN PLACE; chmod -R go+rX PLACE"
+    copy = "of a run that has ended, ask for a copy: mkdir PLACE; cp -r RUN/log RUN/run.json PLACE; chmod -R go+rX PLACE"
     for word in ("stop", "status", "logs", "why"):
         done = running.kit("eve", word, run)
         fix = f"if the run is shared (`share: group`), ask for chmod o+x {running.project}; else, {copy}"

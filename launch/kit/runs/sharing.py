@@ -132,7 +132,10 @@ def refusal(folder: str) -> Optional[UsageError]:
     ways = [*reversed(Path(folder).parents), Path(folder)]
     closed = next((path for path in ways if not os.access(path, os.X_OK)), None)
     whose = f"{owner_name(str(closed or folder))}'s"
-    copy = "of a run that has ended, ask for a copy: cp -r RUN PLACE; chmod -R go+rX PLACE"
+    copy = (  # of what kit why reads; the rest may hold secrets
+        "of a run that has ended, ask for a copy: mkdir PLACE; cp -r RUN/log RUN/run.json PLACE; "
+        "chmod -R go+rX PLACE"
+    )
     if closed and str(closed) != folder:
         fix = f"if the run is shared (`share: group`), ask for chmod o+x {closed}; else, {copy}"
         return UsageError(f"{folder} cannot be read: {closed} is {whose}, and closed to you", fix)
