@@ -136,14 +136,17 @@ def test_where_nodes_may_join_what_a_partition_has_now_is_no_reason(most: int, t
 
 def test_a_share_of_a_gpu_is_one_and_parts_of_gpus_are_no_gpus_of_one_program(slurm: Path, project: Path, capsys) -> None:
     with (slurm / "sinfo.txt").open("a") as file:
-        file.write("cut|4|64|256000|gpu:a100_1g.5gb:7(S:0-1)|(null)\nshared|2|64|256000|gpu:a100:4,shard:a100:16|(null)\n")
+        file.write(
+            "cut|4|64|256000|gpu:a100_1g.5gb:7(S:0-1)|(null)\nalone|4|64|256000|gpu:a100_1g.5gb:7|(null)\nshared|2|64|256000|gpu:a100:4,shard:a100:16|(null)\n"
+        )
     with (slurm / "partitions.txt").open("a") as file:
         file.write(
             "".join(
                 f"PartitionName={name} AllowAccounts=ALL Default=NO MaxTime=1:00:00 State=UP TotalNodes={count}\n"
-                for name, count in (("cut", 4), ("shared", 2))
+                for name, count in (("cut", 4), ("shared", 2), ("alone OverSubscribe=EXCLUSIVE", 4))
             )
         )
+    assert submit(capsys, job(project, "gpus_per_node: 1\nslurm: {partition: alone}")) == (0, "")
     assert submit(capsys, job(project, "slurm: {partition: shared, gres: 'shard:1'}")) == (0, "")
     assert "write `gpus_per_node: 1`" in submit(capsys, job(project, "slurm: {partition: cut}"))[1]
     assert "write `gpus_per_node: 4`" in submit(capsys, job(project, "slurm: {partition: shared}"))[1]

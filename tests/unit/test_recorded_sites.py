@@ -404,14 +404,15 @@ def test_where_slurm_takes_no_job_that_does_not_name_the_type_of_gpu_the_job_nam
     assert '\n  gres: "gpu:a100:4"           # found: Slurm takes no job here that does not name the type\n' in files(tmp_path)["job.yaml"]
 
 
-def test_of_gpus_that_are_parts_of_one_a_first_job_takes_what_a_program_sees(slurm, init, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpus", ["gpu:a100_1g.5gb:28(S:0-3)", "gpu:a100:2(S:0),gpu:a100_1g.5gb:14(S:1,3)"])
+def test_of_gpus_that_are_parts_of_one_a_first_job_takes_what_a_program_sees(gpus: str, slurm, init, tmp_path: Path) -> None:
     site = slurm("a100")
     for name in ("kinds", "nodes"):
-        (site / name).write_text((site / name).read_text().replace("gpu:a100:4(S:0-3)", "gpu:a100_1g.5gb:28(S:0-3)"))
+        (site / name).write_text((site / name).read_text().replace("gpu:a100:4(S:0-3)", gpus))
     init(site)
     job = files(tmp_path)["job.yaml"]
     assert "\nnodes: 2\ngpus_per_node: 1\nprocesses_per_node: 1\n" in job and "\n  cpus-per-task: 4 " in job
-    assert "28 x a100_1g.5gb; of parts of GPUs (MIG), CUDA shows a program one; " in job
+    assert " x a100_1g.5gb; of parts of GPUs (MIG), CUDA shows a program one; " in job
 
 
 def test_a_node_that_does_not_answer_makes_guesses_with_the_reason(slurm, init, tmp_path: Path) -> None:

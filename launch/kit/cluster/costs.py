@@ -22,11 +22,11 @@ def whole_nodes(
     kinds = _suiting(partition, wanted)
     if not kinds:
         return None
-    least = min(kinds, key=lambda kind: (kind.all_gpus, kind.cpus))
+    least = min(kinds, key=lambda kind: (kind.usable_gpus, kind.cpus))
     what, whole, used = "CPU", least.cpus, max(wanted.cpus, processes)
     all_of_it = "by more ranks on each node, or by threads"
     if least.all_gpus:
-        what, whole, used = "GPU", least.all_gpus, wanted.gpus
+        what, whole, used = "GPU", least.usable_gpus, wanted.gpus
         all_of_it = f"`gpus_per_node: {whole}`"
     if used >= whole or not (exclusive or (partition.exclusive and least.all_gpus)):
         return None

@@ -34,9 +34,11 @@ class Kind:
 
     @property
     def usable_gpus(self) -> int:
-        """How many of them the ranks of a node can use: CUDA shows one part of a GPU (MIG)."""
-        are_parts = self.gpus and all(map(gpu_request.is_part, self.gpus))
-        return 1 if are_parts else self.all_gpus
+        """How many of them the ranks of a node can use, whichever of them Slurm gives.
+
+        CUDA shows one part of a GPU (MIG).
+        """
+        return 1 if any(map(gpu_request.is_part, self.gpus)) else self.all_gpus
 
 
 @dataclass(frozen=True)
