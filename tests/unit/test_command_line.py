@@ -344,7 +344,8 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "train.py", "--gpus_per_node", "2"], "kit: there is no option --gpus_per_node\n  fix: did you mean '--gpus-per-node'?\n"),
         (["images", "gc", "--dayz", "2"], "kit: there is no option --dayz\n  fix: did you mean '--days'?\n"),
         (["why", "--quux"], "kit: there is no option --quux\n  fix: see: "),
-        (["small.yaml"], "kit: there is no command 'small.yaml'\n  fix: kit submit small.yaml, or kit run small.yaml here\n"),
+        (["small.yaml"], "kit: there is no command 'small.yaml'\n  fix: kit submit small.yaml; on this machine: kit run small.yaml\n"),
+        (["images", "small.yaml"], "kit: there is no command 'small.yaml'\n  fix: see: kit images --help\n"),
         (
             ["run", "lab 1.ipynb"],
             "kit: lab 1.ipynb is a notebook, not a program\n  fix: jupyter nbconvert --to script 'lab 1.ipynb'; or: kit shell --jupyter\n",

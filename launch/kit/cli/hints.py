@@ -106,8 +106,8 @@ def unknown_command(group: str, name: str, known: list[str]) -> str:
     if hint := _COMMANDS.get(group, {}).get(name):
         return hint if set(hint) & set(",;") else f"did you mean '{hint}'?"
     otherwise = f"see: {group} --help"
-    if os.path.isfile(name):
-        otherwise = f"kit submit {shlex.quote(name)}, or kit run {shlex.quote(name)} here"
+    if group == "kit" and os.path.isfile(name):
+        otherwise = f"kit submit {shlex.quote(name)}; on this machine: kit run {shlex.quote(name)}"
     return did_you_mean(name, known, otherwise)
 
 
