@@ -56,7 +56,7 @@ def test_git_of_windows_checks_the_scripts_out_as_they_are(tmp_path: Path) -> No
     own.mkdir()
     for name in (".gitattributes", "launch/scripts/local/srun"):
         (own / Path(name).name).write_bytes((ROOT / name).read_bytes())
-    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org"]
+    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
     for command in (["init", "--quiet"], ["add", "."], [*identity, "commit", "--quiet", "--message", "x"]):
         subprocess.run(["git", *command], cwd=own, check=True)
     subprocess.run(["git", "clone", "--quiet", "-c", "core.autocrlf=true", own, theirs], check=True)
