@@ -43,8 +43,8 @@ def place(plan: Plan, run: Path, tasks: Optional[list[int]] = None) -> None:
     folder = RunPaths(run).secrets
     try:
         folder.mkdir(mode=0o700)
-        if folder.stat().st_mode & 0o077:  # such as Windows' disk, or a share of its kind
-            problem = f"the file system of {run} keeps no permissions: others may read the secrets"
+        if (mode := folder.stat().st_mode) & 0o077:  # of Windows' disk, a bucket, inherited ACLs
+            problem = f"others may read the secrets: {folder} has mode {mode & 0o777:04o}"
             warn(f"kit: {problem}\n  fix: start from a folder elsewhere, as in your home")
         # A run directory may be in a checkout, and `git add .` takes what it finds.
         (folder / ".gitignore").write_text("*\n")
