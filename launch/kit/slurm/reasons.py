@@ -10,7 +10,7 @@ REASONS = {
     "Priority": "jobs of higher priority are before it",
     "Resources": "it is next, and waits for nodes to get free",
     "Dependency": "the job that it depends on has not ended",
-    "DependencyNeverSatisfied": "the job that it depends on failed: it will never start",
+    "DependencyNeverSatisfied": "the other job did not end as it was to: it will never start",
     "BeginTime": "its time to begin has not come",
     "JobArrayTaskLimit": "the array lets no more of its tasks run at once",
     "JobHeldUser": "you hold it: scontrol release",
