@@ -589,7 +589,7 @@ def test_a_job_that_waits_is_given_up_with_the_reason_and_taken_back(kit: Callab
     assert done.returncode == 1
     assert (
         "FAIL login: asking: no compute node was looked into (the job that asks the nodes did not start within 1 s: PENDING QOSMaxJobsPerUserLimit:"
-        " with it, your running jobs would exceed what its quality of service allows you; the limits: sacctmgr show qos)" in done.stdout
+        " together with your running jobs, it would exceed what its quality of service allows you; the limits: sacctmgr show qos)" in done.stdout
     )
     assert "warn node2: state: Slurm starts no jobs on it (DOWN*: its fan is broken)" in done.stdout
     assert re.search(r" --name=kit-doctor-\d+-\d+$", (without_slurm / "cancelled").read_text())

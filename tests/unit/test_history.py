@@ -116,11 +116,11 @@ def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools)
 
 
 QOS, ASSOC = "sacctmgr show qos", "sacctmgr show assoc user=$USER"
-YOURS = f"with it, your running jobs would exceed what its quality of service allows you; the limits: {QOS}"
+YOURS = f"together with your running jobs, it would exceed what its quality of service allows you; the limits: {QOS}"
 
 
 def together(whose: str, look: str) -> str:
-    return f"with it, your running jobs, or those of all who share {whose}, would exceed what it allows; the limits: {look}"
+    return f"together with the running jobs of all who share {whose}, it would exceed what that allows; the limits: {look}"
 
 
 def too_much(whose: str, look: str) -> str:

@@ -412,7 +412,7 @@ def test_of_gpus_that_are_parts_of_one_a_first_job_takes_what_a_program_sees(gpu
     init(site)
     job = files(tmp_path)["job.yaml"]
     assert "\nnodes: 2\ngpus_per_node: 1\nprocesses_per_node: 1\n" in job and "\n  cpus-per-task: 4 " in job
-    assert " x a100_1g.5gb; of parts of GPUs (MIG), CUDA shows a program one; " in job
+    assert " x a100_1g.5gb; a program can use only one part of a GPU (MIG); " in job
 
 
 def test_a_node_that_does_not_answer_makes_guesses_with_the_reason(slurm, init, tmp_path: Path) -> None:

@@ -818,7 +818,7 @@ def test_a_file_without_permission_is_named_without_its_quotes(tmp_path: Path) -
     for number, quoted in enumerate(("'/run/a'", "‘/run/a’", "/run/a")):
         run = run_directory(tmp_path / f"run{number}", {}, "", {"node1": f"mkdir: cannot create directory {quoted}: Permission denied\n"})
         event_lines.add(run / "log/7", "batch", "ends", code=1)
-        assert report.why(str(run)).fix.startswith("see who owns it, or its folder: ls -ld /run/a;")
+        assert report.why(str(run)).fix.startswith("see who owns it: ls -ld /run/a;")
 
 
 def test_an_exception_that_was_caught_is_not_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

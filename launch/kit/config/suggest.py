@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import unicodedata
 from collections.abc import Mapping
 
 from kit.base.errors import closest, did_you_mean
@@ -41,13 +39,6 @@ def neighbour(path: str, otherwise: str, *, may_be_folder: bool = False) -> str:
     names = [other for other in safe_read.names(folder or ".") if other != name]
     if not may_be_folder:
         names = [other for other in names if not os.path.isdir(os.path.join(folder, other))]
-    for other in names:
-        if unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", name):
-            place = os.path.join(folder, "")
-            how = f"mv {shlex.quote(place + other)} {shlex.quote(place + name)}"
-            return (
-                f"it is there, but a letter such as ü is written in two parts, as by a Mac: {how}"
-            )
     return did_you_mean(name, names, otherwise, cutoff=0.75)
 
 
@@ -80,7 +71,8 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
         ]
         if word in built or (os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK)):
             place = f"{folder}/{word}.json" if built else folder
-            fix = f"if it is a colleague's, ask for: chmod -R a+rX {folder}; else build it again"
+            fix = "if it is a colleague's, ask for read permission; else build it again: "
+            fix += f"kit build --name {word}"
             return False, f"there is no image {word}: its record cannot be read: {place}", fix
         fix = f"write the path of its file; or build it: kit build --name {word}; see kit images"
         problem = f"no file has that name, and kit build has made none in {folder}"

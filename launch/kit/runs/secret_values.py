@@ -196,8 +196,6 @@ def _keyring(secret: Secret, problems: Problems) -> dict[str, Located]:
     elif mode & 0o077:
         problem = f"is open to others: its mode is {mode:04o}, not 0600"
         fix = f"chmod 600 {path}; and as others may have read it, ask for new secrets"
-        if path.startswith("/mnt/"):  # Windows' disk under WSL
-            fix += "; if chmod changes nothing, move it to your home"
     else:
         return _lines(secret, text, problems)
     problems.add(secret.where, f"{path} {problem}", fix)

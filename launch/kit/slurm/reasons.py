@@ -41,9 +41,9 @@ _LIMITS = {
     "Submit": "no more jobs can be submitted now, and each task of an array counts as one",
     "Per(Job|Node)": "it asks for more than {} allows one job: it will never start",
     "Grp(?!.*Run).*(Min|Wall)": "it asks for more computing time than {} has left",
-    "PerUser|MaxJobsLimit": "with it, your running jobs would exceed what {} allows you",
-    "Grp|PerAccount": "with it, your running jobs, or those of all who share {}, would exceed what "
-    "it allows",
+    "PerUser|MaxJobsLimit": "together with your running jobs, it would exceed what {} allows you",
+    "Grp|PerAccount": "together with the running jobs of all who share {}, it would exceed what "
+    "that allows",
     "": "a limit of {} is reached",
 }
 # The same where sbatch refuses a job: there it counts no running ones, but for their number.

@@ -46,7 +46,7 @@ def _for_partition(partition: Partition, site: Site, time_s: int) -> tuple[Shape
     nodes = min(2, sum(item.count for item in alike), partition.most_nodes or 2)
     words = "; ".join(_describe(item) for item in alike)
     if gpus < kind.all_gpus:
-        words += "; of parts of GPUs (MIG), CUDA shows a program one"
+        words += "; a program can use only one part of a GPU (MIG)"
     if reserved:
         words += f"; Slurm keeps {reserved} CPUs of a node for the system"
     types = {name for item in alike for name in item.gpus}
