@@ -173,10 +173,10 @@ def test_a_job_that_says_which_nodes_keeps_its_shape(text: str, slurm: Path, cap
 
 
 def test_spares_and_the_processes_of_srun_go_with_the_shape(slurm: Path, capsys, monkeypatch) -> None:
-    from kit.cluster import shapes
+    from kit.slurm import submission
 
     scripts = []
-    monkeypatch.setattr(shapes, "script", lambda options, real=shapes.script: scripts.append(options) or real(options))
+    monkeypatch.setattr("kit.slurm.estimate", lambda options: scripts.append(options) or submission.estimate(options))
     job("nodes: 2\nspares: 1\nprocesses_per_node: 4\nlauncher: srun\nslurm: {cpus-per-task: 2}")
     answers(slurm, {"* * *": 0})
     assert when(capsys, monkeypatch, "job.yaml", "--partition", "cpu")[0] == 0
@@ -273,10 +273,10 @@ def test_no_shape_has_fewer_cpus_than_the_job_asks_for_or_than_slurm_was_asked_f
 
 
 def test_a_partition_that_counts_cpus_by_gpus_is_asked_as_a_submission_asks_it(slurm: Path, capsys, monkeypatch) -> None:
-    from kit.cluster import shapes
+    from kit.slurm import submission
 
     scripts = []
-    monkeypatch.setattr(shapes, "script", lambda options, real=shapes.script: scripts.append(options) or real(options))
+    monkeypatch.setattr("kit.slurm.estimate", lambda options: scripts.append(options) or submission.estimate(options))
     file = slurm / "partitions.txt"
     file.write_text(file.read_text().replace("PartitionName=gpu ", "PartitionName=gpu JobDefaults=DefCpuPerGPU=8 "))
     answers(slurm, {"* * *": 0})
@@ -297,10 +297,10 @@ def test_other_shapes_replace_the_gpus_that_an_option_names(slurm: Path, capsys,
 
 
 def test_the_cpus_of_one_process_for_all_gpus_go_with_the_gpus(slurm: Path, capsys, monkeypatch) -> None:
-    from kit.cluster import shapes
+    from kit.slurm import submission
 
     scripts = []
-    monkeypatch.setattr(shapes, "script", lambda options, real=shapes.script: scripts.append(options) or real(options))
+    monkeypatch.setattr("kit.slurm.estimate", lambda options: scripts.append(options) or submission.estimate(options))
     job("nodes: 2\ngpus_per_node: 4\nlauncher: tensorflow\nslurm: {partition: gpu}")
     answers(slurm, {"* * *": 0})
     out = when(capsys, monkeypatch, "job.yaml", "--partition", "gpu")[1]

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from kit.base import quote
 from kit.cluster import fits, request
 from kit.cluster.facts import Partition
 from kit.cluster.fits import Violation
@@ -129,11 +128,6 @@ def _scaled_cpus(plan: Plan, cpus: int, variant: Variant) -> str:
 def _has_kits_cpus(plan: Plan) -> bool:
     """Return whether the number of CPUs is kit's own choice, or the same."""
     return dict(plan.header).get("cpus-per-task") == str(plan.layout.cpus_per_task)
-
-
-def script(options: dict[str, Optional[str]]) -> str:
-    """Return a batch script that has only its #SBATCH lines."""
-    return "\n".join(["#!/bin/bash", *quote.sbatch_lines(options.items()), ""])
 
 
 def violations(plan: Plan, variant: Variant, partition: Partition) -> list[Violation]:

@@ -129,7 +129,7 @@ def _ask(
 ) -> list[EarliestStart]:
     def ask(variant: Variant) -> Union[EarliestStart, str]:
         try:
-            answer = slurm.estimate(shapes.script(shapes.header(plan, variant)))
+            answer = slurm.estimate(shapes.header(plan, variant))
         except KitError as error:
             return error.problem
         found = sentences.estimate(answer)

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from kit.base import quote
 from kit.base.errors import KitError, tell
 from kit.slurm import client, sbatch_variables, sentences
 from kit.slurm.jobs import Job
@@ -65,10 +66,11 @@ def _overridden(script: Path) -> set[str]:
         return set()
 
 
-def estimate(header: str) -> str:
-    """Return Slurm's estimate for #SBATCH lines. Raise KitError with its words if it refuses."""
+def estimate(options: sbatch_variables.Options) -> str:
+    """Return Slurm's estimate for a job with these options. Raise KitError if it refuses."""
+    script = "\n".join(["#!/bin/bash", *quote.sbatch_lines(options.items()), ""])
     command, times = ["sbatch", "--test-only"], {"SLURM_TIME_FORMAT": _TIMES}
-    done = client.run(command, header, times, without=sbatch_variables.of_script(header))
+    done = client.run(command, script, times, without=sbatch_variables.overridden(options))
     if done.returncode:
         words = re.sub(r"^(sbatch: )?(error: )?", "", done.stderr, flags=re.MULTILINE)
         said = " ".join(words.split())  # a site's plug-in says why in lines of its own, first

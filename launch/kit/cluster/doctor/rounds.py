@@ -14,7 +14,6 @@ from typing import Optional
 from kit import slurm
 from kit.base import formats
 from kit.base.errors import KitError, Problems, UsageError
-from kit.cluster import shapes
 from kit.cluster.doctor import ask, checks, local_checks, login, node_choice
 from kit.cluster.doctor.facts import Inquiry, Needs, Node
 from kit.cluster.doctor.node_checks import CHECKS
@@ -212,12 +211,12 @@ def _would_start(plan: Optional[Plan], asked: Needs, login_node: Node) -> None:
 def _estimate(options: dict[str, Optional[str]]) -> None:
     """Raise KitError if Slurm refuses a small job, also with a GPU, which some sites want."""
     try:
-        slurm.estimate(shapes.script(options))
+        slurm.estimate(options)
     except KitError:
         with suppress(KitError):
             kinds = (gpu_request.one_of_each([node.gres]) for node in slurm.all_nodes())
             for gres in dict.fromkeys(["gpu:1", *filter(None, kinds)]):
                 with suppress(KitError):
-                    slurm.estimate(shapes.script({**options, "gres": gres}))
+                    slurm.estimate({**options, "gres": gres})
                     return
         raise

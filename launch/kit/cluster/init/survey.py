@@ -11,7 +11,7 @@ from typing import Callable, Optional
 
 from kit import slurm
 from kit.base.errors import KitError, UsageError
-from kit.cluster import facts, probe, shapes
+from kit.cluster import facts, probe
 from kit.cluster.facts import Partition, Partitions
 from kit.cluster.probe import IN_MEMORY, SHARED, Machine
 from kit.config import plugins
@@ -231,7 +231,7 @@ def _wants_type(options: dict[str, str]) -> bool:
 
 def _is_refused(options: dict[str, str]) -> bool:
     try:
-        slurm.estimate(shapes.script({"nodes": "1", "time": "1", **options}))
+        slurm.estimate({"nodes": "1", "time": "1", **options})
     except KitError:
         return True
     return False
