@@ -202,13 +202,13 @@ def test_what_nodes_refuse_for_one_reason_is_said_once_with_all_their_names(tmp_
     ]
     assert said(run) == refusal
     assert "kit: error: local1: the mount source /nowhere" in logs(run)["local1.out"]
-    log_copy.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy(last=True)
+    log_copy.Tail(RunPaths(run).job(str(JOB_ID)), messages.write_log).copy(last=True)
     assert capfd.readouterr().out.splitlines()[1:] == refusal
     # Where the batch script has not said it, the nodes' words are shown, after a while.
     (run / f"log/slurm-{JOB_ID}.out").write_text("")
-    log_copy.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy()
+    log_copy.Tail(RunPaths(run).job(str(JOB_ID)), messages.write_log).copy()
     assert capfd.readouterr().out == ""
-    log_copy.Tail(RunPaths(run), str(JOB_ID), messages.write_log).copy(last=True)
+    log_copy.Tail(RunPaths(run).job(str(JOB_ID)), messages.write_log).copy(last=True)
     assert capfd.readouterr().out.splitlines() == [refusal[0].replace(" local1", ""), refusal[1]]
 
 

@@ -70,8 +70,8 @@ def test_where_no_folder_can_be_made_the_logs_of_all_attempts_stand_in_the_same_
     run = tmp_path / "run"
     assert logs(run)["rank0.out"] == "attempt 1\nattempt 2\n"
     assert logs(run, 3)["rank0.out"] == "attempt 3\n"
-    paths = RunPaths(run)
-    assert log_files.LogChoice().files(paths, str(JOB_ID)) == [paths.node_log(str(JOB_ID), attempt, "local0") for attempt in (1, 3)]
+    job = RunPaths(run).job(str(JOB_ID))
+    assert log_files.LogChoice().files(job) == [job.node_log(attempt, "local0") for attempt in (1, 3)]
 
 
 def test_a_run_that_is_not_started_again_has_its_logs_where_they_always_were(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> history.Run:
     """Two attempts of one node and two ranks: in the first rank 1 failed, in the second rank 0."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     paths = RunPaths(tmp_path / "run")
-    logs = paths.logs("7")
+    logs = paths.job("7").logs
     (logs / "attempt2").mkdir(parents=True)
-    paths.batch_log("7").write_text("kit: node1: one\nkit: node1: two\n")
+    paths.job("7").batch_log.write_text("kit: node1: one\nkit: node1: two\n")
     for attempt, folder in enumerate((logs, logs / "attempt2"), 1):
         (folder / "node1.out").write_text(f"node1 in {attempt}\n")
         event_lines.add(logs, "batch", "start", 1000.0 * attempt, attempt, node="node1", nodes="node1", job="7", log=16 * (attempt - 1))
@@ -81,8 +81,13 @@ def test_a_program_reads_all_attempts_or_one(run: history.Run) -> None:
     assert handle.logs(attempt=2) == "node1 in 2\n"
 
 
+def ends(run: history.Run) -> list[log_files.LogEnd]:
+    found = events.read(run.job_paths.logs)
+    return log_files.ends(run.job_paths, found, log_files.stems(run.job_paths, found))
+
+
 def test_status_tells_the_last_lines_of_the_last_attempt(run: history.Run) -> None:
-    assert [(end.name, end.exit_code, end.last_line) for end in log_files.ends(run.paths, "7", events.read(run.paths.logs("7")))] == [
+    assert ends(run) == [
         ("node1", None, "node1 in 2"),
         ("rank0", 1, "rank 0 in 2"),
         ("rank1", None, "rank 1 in 2"),
@@ -90,10 +95,10 @@ def test_status_tells_the_last_lines_of_the_last_attempt(run: history.Run) -> No
 
 
 def test_status_tells_the_last_lines_of_some_of_thousands_of_logs(run: history.Run, kit_here) -> None:
-    logs = run.paths.logs("7") / "attempt2"
+    logs = run.job_paths.logs / "attempt2"
     for number in range(2, 300):
         (logs / f"node{number}.out").write_text(f"node{number} in 2\n")
-    event_lines.add(run.paths.logs("7"), "node1", "rank_ended", node="node1", rank=9, local_rank=0, code=1, stopped=False, attempt=2)
+    event_lines.add(run.job_paths.logs, "node1", "rank_ended", node="node1", rank=9, local_rank=0, code=1, stopped=False, attempt=2)
     lines = kit_here("status", "7").out.partition("run directory: ")[2].splitlines()[1:]
     ends = ["rank0      exit code 1: rank 0 in 2", *(f"{f'node{number}':10} node{number} in 2" for number in range(1, 200))]
     assert [line.strip() for line in lines] == [*ends, "and 101 more nodes and ranks: kit logs 7 --node NAME, or --rank N"]
@@ -101,40 +106,40 @@ def test_status_tells_the_last_lines_of_some_of_thousands_of_logs(run: history.R
 
 def test_the_logs_of_a_run_whose_attempts_share_them_are_all_shown(run: history.Run, kit_here) -> None:
     """An attempt that cannot make its folder writes to the first one's logs."""
-    logs = run.paths.logs("7")
+    logs = run.job_paths.logs
     for name in ("node1.out", "rank0.out", "rank1.out"):
         with (logs / name).open("a") as log:
             log.write((logs / "attempt2" / name).read_text())
     shutil.rmtree(logs / "attempt2")
     assert kit_here("logs", "7", "--rank", "1").out == "rank 1 in 1\nrank 1 in 2\n"
     assert kit_here("logs", "7", "--errors").out == "rank 0 in 1\nrank 0 in 2\n"
-    assert [end.last_line for end in log_files.ends(run.paths, "7", events.read(run.paths.logs("7")))] == ["node1 in 2", "rank 0 in 2", "rank 1 in 2"]
+    assert [end.last_line for end in ends(run)] == ["node1 in 2", "rank 0 in 2", "rank 1 in 2"]
 
 
 def test_what_a_program_leaves_under_a_similar_name_is_no_attempt(run: history.Run) -> None:
-    logs = run.paths.logs("7")
+    logs = run.job_paths.logs
     for name in ("attempt0", "attempt1", "attempt", "attempt-3", "attempt2.old", "attempts", "attempt10"):
         (logs / name).mkdir()
         (logs / name / "rank0.out").write_text("not a log\n")
     (logs / "attempt3").touch()
-    assert run.paths.attempts("7") == [1, 2, 10]
-    assert run.paths.attempt_logs("7", 1) == logs
-    assert LogChoice(rank=0).files(run.paths, "7") == [logs / "rank0.out", logs / "attempt2/rank0.out", logs / "attempt10/rank0.out"]
+    assert run.job_paths.attempts() == [1, 2, 10]
+    assert run.job_paths.attempt_logs(1) == logs
+    assert LogChoice(rank=0).files(run.job_paths) == [logs / "rank0.out", logs / "attempt2/rank0.out", logs / "attempt10/rank0.out"]
 
 
 def test_a_rank_that_began_only_in_a_later_attempt_has_begun(run: history.Run) -> None:
-    logs = run.paths.logs("7")
+    logs = run.job_paths.logs
     for path in logs.glob("rank*.out"):
         path.unlink()
-    assert has_ranks(run.paths, "7")
+    assert has_ranks(run.job_paths)
     shutil.rmtree(logs / "attempt2")
-    assert not has_ranks(run.paths, "7")
+    assert not has_ranks(run.job_paths)
 
 
 def test_hang_tells_what_ranks_said_last_in_the_attempt_in_which_they_stood_still(run: history.Run) -> None:
     plan = {"layout": {"nodes": 1, "processes_per_node": 2, "tasks_per_node": 1}, "program": {"launcher": "torchrun", "workdir": "/shared/project"}}
     (Path(run.folder) / "run.json").write_text(json.dumps({"plan": plan}))
-    logs = run.paths.logs("7")
+    logs = run.job_paths.logs
     event_lines.add(logs, "batch", "stalled", 1050, quiet_s=5, idle_s=5)
     shutil.copy(Path(__file__).parent / "stacks/cluster.txt", logs / "stacks.1")
     last = report.last_words(hang.find_ranks("7", full=False, pause=False), 0)
@@ -147,10 +152,10 @@ RAISED = '[rank1] Traceback (most recent call last):\n[rank1]   File "x.py", lin
 @pytest.mark.parametrize("last", [False, True])
 def test_who_follows_goes_on_into_the_next_attempt_without_losing_or_repeating_a_line(last: bool, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    logs = paths.logs("7")
+    logs = paths.job("7").logs
     logs.mkdir(parents=True)
     seen: list[bytes] = []
-    tail = log_copy.Tail(paths, "7", seen.append)
+    tail = log_copy.Tail(paths.job("7"), seen.append)
 
     def says(name: str, text: str, *, copy: bool = True) -> str:
         """What is shown when a log goes on with this text."""

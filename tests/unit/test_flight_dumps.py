@@ -36,7 +36,7 @@ def explained(folder: Path, traces: dict[int, list[dict[str, Any]]], ranks: int 
     for rank, entries in traces.items():
         (logs / f"flight.2.{rank}").write_bytes(pickle.dumps({"version": "2.10", "pg_config": config, "entries": entries}))
     (logs / "flight.1.0").write_bytes(b"of another attempt")
-    return sentence(RunPaths(folder).flights("7", 2), ranks)
+    return sentence(RunPaths(folder).job("7").flights(2), ranks)
 
 
 def sentence(dumps: dict[int, Path], ranks: int) -> str:
@@ -281,7 +281,7 @@ def test_ranks_whose_dumps_are_too_many_to_read_are_not_called_missing(
 ) -> None:
     monkeypatch.setattr(flight, "MOST_DUMPS", 3)
     assert explained(tmp_path, traces) == said
-    found = flight.find(RunPaths(tmp_path).flights("7", 2), 4)
+    found = flight.find(RunPaths(tmp_path).job("7").flights(2), 4)
     assert not found or found.without_dump == []
 
 

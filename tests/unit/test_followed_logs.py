@@ -29,10 +29,10 @@ def running(fake_slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """A job of two ranks on one node that runs, with its logs."""
     monkeypatch.setenv("KIT_FOLLOW_PERIOD_S", "0.1")
     run = noted_run(tmp_path / "x", "x", 1, 2, "7", local=False)
-    run.paths.logs("7").mkdir(parents=True)
-    run.paths.batch_log("7").write_text("kit: node1: job 7 on node1\n")
-    run.paths.node_log("7", 1, "node1").write_text("".join(f"[rank0] step {number}\n" for number in range(9)))
-    run.paths.rank_log("7", 1, 0).write_text("".join(f"step {number}\n" for number in range(9)))
+    run.job_paths.logs.mkdir(parents=True)
+    run.job_paths.batch_log.write_text("kit: node1: job 7 on node1\n")
+    run.job_paths.node_log(1, "node1").write_text("".join(f"[rank0] step {number}\n" for number in range(9)))
+    run.job_paths.rank_log(1, 0).write_text("".join(f"step {number}\n" for number in range(9)))
     fake_slurm.job("7", "RUNNING", folder=run.folder)
     return run
 
@@ -62,7 +62,7 @@ def test_a_follower_ends_when_its_reader_has_gone_and_the_job_goes_on(running: R
     process = begin(f'{KIT} logs 7 -f | head -n 2; exit "${{PIPESTATUS[0]}}"')
     deadline_s = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline_s:
-        says(running.paths.node_log("7", 1, "node1"), "[rank0] and on\n")
+        says(running.job_paths.node_log(1, "node1"), "[rank0] and on\n")
         time.sleep(0.1)
     assert process.poll() == 141 and fake_slurm.states() == {"7": "RUNNING"}
     assert process.communicate() == ("kit: job 7 RUNNING\nkit: node1: job 7 on node1\n", "")
@@ -70,23 +70,23 @@ def test_a_follower_ends_when_its_reader_has_gone_and_the_job_goes_on(running: R
 
 def test_a_line_that_cannot_be_written_is_not_lost_without_a_word(running: Run) -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space left on device"):
-        log_copy.Tail(running.paths, "7", lambda data: data and full.write(data)).copy()
+        log_copy.Tail(running.job_paths, lambda data: data and full.write(data)).copy()
 
 
 def test_an_earlier_attempts_logs_are_left_alone_after_a_while_until_the_end(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
     monkeypatch.setattr(log_copy, "time", clock)
     seen: list[bytes] = []
-    tail = log_copy.Tail(running.paths, "7", seen.append)
-    (running.paths.logs("7") / "attempt2").mkdir()
-    running.paths.node_log("7", 2, "node1").write_text("[rank0] again\n")
+    tail = log_copy.Tail(running.job_paths, seen.append)
+    (running.job_paths.logs / "attempt2").mkdir()
+    running.job_paths.node_log(2, "node1").write_text("[rank0] again\n")
     tail.copy()
     seen.clear()
-    says(running.paths.node_log("7", 1, "node1"), "[rank0] late\n")
+    says(running.job_paths.node_log(1, "node1"), "[rank0] late\n")
     tail.copy()
     assert seen == [b"[rank0] late\n"]
     clock.now_s = 61.0
-    says(running.paths.node_log("7", 1, "node1"), "[rank0] very late\n")
+    says(running.job_paths.node_log(1, "node1"), "[rank0] very late\n")
     tail.copy()
     assert seen == [b"[rank0] late\n"]  # 250 nodes' logs are not opened each second
     tail.copy(last=True)
@@ -96,10 +96,10 @@ def test_an_earlier_attempts_logs_are_left_alone_after_a_while_until_the_end(run
 def test_of_thousands_of_nodes_that_each_refuse_with_a_number_of_their_own_a_few_are_shown(running: Run) -> None:
     for node in range(30):
         words = f"/tmp has {node + 1000} MiB free"
-        says(running.paths.node_log("7", 1, f"n{node}"), f"kit: error: n{node}: {words}\n")
-        event_lines.add(running.paths.logs("7"), f"n{node}", "node_refused", node=f"n{node}", problem=words, fix="free some")
+        says(running.job_paths.node_log(1, f"n{node}"), f"kit: error: n{node}: {words}\n")
+        event_lines.add(running.job_paths.logs, f"n{node}", "node_refused", node=f"n{node}", problem=words, fix="free some")
     seen: list[bytes] = []
-    log_copy.Tail(running.paths, "7", seen.append).copy(last=True)
+    log_copy.Tail(running.job_paths, seen.append).copy(last=True)
     assert len([line for line in seen if b"MiB free" in line]) == 20
 
 
@@ -120,7 +120,7 @@ def test_who_follows_rests_as_long_as_a_look_at_all_logs_takes(running: Run, mon
 
 @pytest.mark.parametrize("options", ["--rank 0", "--node node1"])
 def test_the_log_of_one_rank_or_node_is_followed_as_it_is_written(options: str, running: Run, fake_slurm: Slurm, begin) -> None:
-    log = running.paths.rank_log("7", 1, 0) if "rank" in options else running.paths.node_log("7", 1, "node1")
+    log = running.job_paths.rank_log(1, 0) if "rank" in options else running.job_paths.node_log(1, "node1")
     log.write_text("step 1\n\r 10%")
     process = begin(f"{KIT} logs 7 -f {options}")
     shown = b""
@@ -134,8 +134,8 @@ def test_the_log_of_one_rank_or_node_is_followed_as_it_is_written(options: str, 
     until("step 1\n\r 10%")
     says(log, "\r 20%")
     until("\r 20%")
-    (running.paths.logs("7") / "attempt2").mkdir()
-    again = running.paths.logs("7") / "attempt2" / log.name
+    (running.job_paths.logs / "attempt2").mkdir()
+    again = running.job_paths.logs / "attempt2" / log.name
     again.write_text("again\n")
     until("again\n")
     fake_slurm.job("7", "COMPLETED", folder=running.folder)
@@ -146,11 +146,11 @@ def test_the_log_of_one_rank_or_node_is_followed_as_it_is_written(options: str, 
 
 def test_who_follows_may_begin_with_the_last_lines_of_each_log(running: Run) -> None:
     seen: list[bytes] = []
-    tail = log_copy.Tail(running.paths, "7", seen.append, lines=2)
+    tail = log_copy.Tail(running.job_paths, seen.append, lines=2)
     tail.copy()
     assert b"".join(seen) == b"kit: node1: job 7 on node1\n[rank0] step 7\n[rank0] step 8\n"
     seen.clear()
-    running.paths.node_log("7", 1, "node2").write_text("".join(f"[rank1] step {number}\n" for number in range(3)))
+    running.job_paths.node_log(1, "node2").write_text("".join(f"[rank1] step {number}\n" for number in range(3)))
     tail.copy()
     assert seen == [b"[rank1] step 0\n[rank1] step 1\n[rank1] step 2\n"]  # it began later
 

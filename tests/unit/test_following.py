@@ -191,12 +191,12 @@ def test_a_job_of_that_number_in_another_folder_is_not_followed(fake_slurm: Slur
 def test_a_job_that_slurm_has_forgotten_ends_as_its_log_says(code: int, outcome: str, fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
     """The laptop slept for longer than Slurm knows of a job that has ended."""
     run = run_of(tmp_path)
-    logs = run.paths.logs("7")
+    logs = run.job_paths.logs
     event_lines.add(logs, "batch", "start", node="node1", job="7", nodes="node1")
     if code:
         event_lines.add(logs, "batch", "blamed", node="node1", rank=0, problem="rank 0 exited")
     event_lines.add(logs, "batch", "ends", code=code, outcome=outcome)
-    run.paths.node_log("7", 1, "node1").write_text("[rank0] FINAL METRIC\n")
+    run.job_paths.node_log(1, "node1").write_text("[rank0] FINAL METRIC\n")
     if code:
         with pytest.raises(KitError, match="job 7 FAILED with exit code 3"):
             following.follow_job(run)
@@ -207,7 +207,7 @@ def test_a_job_that_slurm_has_forgotten_ends_as_its_log_says(code: int, outcome:
 
 def test_the_last_lines_are_shown_of_a_job_of_which_nobody_tells_the_end(fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
     run = run_of(tmp_path)
-    run.paths.batch_log("7").write_text("kit: node1: job 7 on node1\nthe last li")
+    run.job_paths.batch_log.write_text("kit: node1: job 7 on node1\nthe last li")
     with pytest.raises(KitError, match="Slurm has forgotten job 7"):
         following.follow_job(run)
     assert capfd.readouterr().out == "kit: node1: job 7 on node1\nthe last li\n"
@@ -275,7 +275,7 @@ PATIENT = "trap 'echo asked; exit 75' USR1; trap 'exit 143' TERM; mkdir log/${SL
 def test_a_run_here_has_the_time_that_its_job_says(keys: str, code: int, state: str, said: str, tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
     assert run_here(tmp_path, kit_here, PATIENT, keys) == code
     (run,) = history.runs()
-    assert (run.state, run.paths.batch_log(run.id).read_text().splitlines()[0]) == (state, said)
+    assert (run.state, run.job_paths.batch_log.read_text().splitlines()[0]) == (state, said)
 
 
 def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
@@ -294,9 +294,9 @@ def test_a_rehearsal_that_stopped_for_its_checkpoint_is_not_called_a_failure_of_
     stopped = "all ranks have stopped for a checkpoint"
     assert (run.state, run.why) == ("TIMEOUT", f"{stopped}; to go on: kit rerun")
     assert (tmp_path / "told").read_text().startswith(f"kit: {run.name} ({run.id}) TIMEOUT after ")
-    (end,) = event_lines.read(run.paths.logs(run.id), "ends")
+    (end,) = event_lines.read(run.job_paths.logs, "ends")
     assert (end["code"], end["outcome"]) == (75, "TIMEOUT")
-    events = (run.paths.logs(run.id) / "events/batch.jsonl").read_text().splitlines()
+    events = (run.job_paths.logs / "events/batch.jsonl").read_text().splitlines()
     (line,) = [number for number, event in enumerate(events, 1) if stopped in event]  # behind one for each second in which it prepared
     assert kit_here("why", "run").out.splitlines()[1:6] == [
         "  no rank has failed",

@@ -302,7 +302,7 @@ def test_a_run_goes_on_under_the_id_of_its_last_job_and_a_note_that_a_full_disk_
     assert [lookup.find(word).id for word in (None, "1", "2", "train")] == ["2"] * 4
     for text in ("", "1\n"):  # and one that goes round ends somewhere
         notes["2"].write_text(text)
-        assert job_chain.last_job(run.folder, "1") in ("1", "2")
+        assert job_chain.last_job(run.paths, "1") in ("1", "2")
 
 
 def test_the_end_of_a_log_is_read_and_nothing_before_where_an_attempt_begins(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_long_log_is_followed_from_its_end_and_in_pieces(log: Path, tmp_path: 
         file.truncate(10 * 2**30)  # sparse
         file.seek(0, 2)
         file.write(b"\nthe end\n")
-    follower = log_copy.Tail(RunPaths(tmp_path), "7", messages.write_log)
+    follower = log_copy.Tail(RunPaths(tmp_path).job("7"), messages.write_log)
     follower.copy()
     shown = capsys.readouterr().out
     assert shown.startswith("kit: the last of node1.out; the earlier lines: kit logs\n") and shown.endswith("the end\n")
@@ -123,7 +123,7 @@ def test_a_long_log_is_followed_from_its_end_and_in_pieces(log: Path, tmp_path: 
 
 def test_a_line_that_is_longer_than_a_piece_is_followed_too(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log.touch()
-    follower = log_copy.Tail(RunPaths(tmp_path), "7", messages.write_log)
+    follower = log_copy.Tail(RunPaths(tmp_path).job("7"), messages.write_log)
     follower.copy()
     text = "x" * (3 * log_files.PIECE) + "\n"
     log.write_text(text)
@@ -133,7 +133,7 @@ def test_a_line_that_is_longer_than_a_piece_is_followed_too(log: Path, tmp_path:
 
 def test_a_log_that_ends_in_a_line_longer_than_what_is_shown_at_first_is_shown_once(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log.write_bytes(b"first\n" + b"x" * (2 * log_files.PIECE))
-    follower = log_copy.Tail(RunPaths(tmp_path), "7", messages.write_log)
+    follower = log_copy.Tail(RunPaths(tmp_path).job("7"), messages.write_log)
     for _ in range(2):
         follower.copy()
     with log.open("ab") as file:
@@ -157,7 +157,7 @@ def test_a_line_longer_than_a_piece_is_coloured_in_parts_and_others_are_not_cut(
 
 def test_a_fifo_among_the_logs_is_not_waited_for(log: Path, tmp_path: Path) -> None:
     os.mkfifo(log)
-    program = "import sys; from kit.plan.run_paths import RunPaths; from kit.runs.log_copy import Tail; Tail(RunPaths(sys.argv[1]), '7', print).copy()"
+    program = "import sys; from kit.plan.run_paths import RunPaths; from kit.runs.log_copy import Tail; Tail(RunPaths(sys.argv[1]).job('7'), print).copy()"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=30)
     assert logs.read(log, cause.NODE) == logs.Log(log, cause.NODE, [], "")
 

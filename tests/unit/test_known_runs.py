@@ -1067,7 +1067,8 @@ def test_a_run_directory_is_noted_if_it_is_of_this_cluster(facts: dict[str, Any]
 def test_a_note_that_is_no_id_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "log/1002").mkdir(parents=True)
     (tmp_path / "log/1002/continued-by").write_text(text)
-    assert job_chain.last_job(str(tmp_path), "1002") == "1002"
+    run = history.Run("1002", str(tmp_path), "x", "1x1", 0.0)
+    assert job_chain.last_job(run.paths, run.id) == run.id
 
 
 def test_a_note_whose_digits_were_cut_off_ends_no_other_job(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

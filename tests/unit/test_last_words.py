@@ -81,18 +81,18 @@ def shown(tmp_path: Path):
 
     def of(text: str, blamed: int | None = None, pieces: int = 7) -> str:
         paths = RunPaths(tmp_path)
-        (paths.logs("7") / "events").mkdir(parents=True, exist_ok=True)
+        (paths.job("7").logs / "events").mkdir(parents=True, exist_ok=True)
         seen: list[bytes] = []
-        tail = log_copy.Tail(paths, "7", seen.append)
+        tail = log_copy.Tail(paths.job("7"), seen.append)
         for begin in range(0, len(text), max(1, len(text) // pieces)):
-            with (paths.logs("7") / "node1.out").open("a") as log:
+            with (paths.job("7").logs / "node1.out").open("a") as log:
                 log.write(text[begin : begin + max(1, len(text) // pieces)])
             tail.copy()
-        paths.batch_log("7").write_text("kit: error: the end\n")
+        paths.job("7").batch_log.write_text("kit: error: the end\n")
         if blamed is not None:
-            (paths.logs("7") / "events/batch.jsonl").write_text(event_lines.line("blamed", 1000, rank=blamed))
+            (paths.job("7").logs / "events/batch.jsonl").write_text(event_lines.line("blamed", 1000, rank=blamed))
         tail.copy(last=True)
-        assert (paths.logs("7") / "node1.out").read_text() == text
+        assert (paths.job("7").logs / "node1.out").read_text() == text
         return b"".join(seen).decode()
 
     return of
@@ -143,7 +143,8 @@ def test_a_nodes_last_line_is_none_of_torchruns_report(end: str, tmp_path: Path)
     event_lines.add(logs, "n2", "rank_ended", node="n2", rank=3, code=137, stopped=False)
 
     def shown() -> dict[str, str]:
-        return {each.name: each.last_line for each in log_files.ends(RunPaths(tmp_path), "7", events.read(logs))}
+        job, found = RunPaths(tmp_path).job("7"), events.read(logs)
+        return {each.name: each.last_line for each in log_files.ends(job, found, log_files.stems(job, found))}
 
     gone = "[rank0] RuntimeError: Connection closed by peer"
     assert shown() == {"n1": gone, "n2": "[rank2] epoch 7", "n3": "(nothing yet)", "rank3": "(nothing)", "rank4": "(nothing yet)"}
@@ -206,10 +207,10 @@ def test_what_the_batch_script_says_of_the_end_waits_for_the_other_ranks_words(t
     clock = SimpleNamespace(now_s=1.0, monotonic=lambda: clock.now_s)
     monkeypatch.setattr(log_copy, "time", clock)
     paths, seen = RunPaths(tmp_path), []
-    paths.logs("7").mkdir(parents=True)
-    tail = log_copy.Tail(paths, "7", seen.append)
+    paths.job("7").logs.mkdir(parents=True)
+    tail = log_copy.Tail(paths.job("7"), seen.append)
     begin = b"kit: n1: job 7 on n1\nkit: local0: a task ended with code 1; ending the others\n"
-    paths.batch_log("7").write_bytes(begin + b"kit: error: n1: rank 0 failed\n  | Traceback\n")
+    paths.job("7").batch_log.write_bytes(begin + b"kit: error: n1: rank 0 failed\n  | Traceback\n")
     tail.copy()
     assert b"".join(seen) == b"kit: n1: job 7 on n1\n"
     clock.now_s = 7.0  # the job goes on for long all the same
@@ -217,12 +218,12 @@ def test_what_the_batch_script_says_of_the_end_waits_for_the_other_ranks_words(t
     assert b"".join(seen) == b"kit: n1: job 7 on n1\nkit: error: n1: rank 0 failed\n  | Traceback\n"
     # What it says later is not cut apart by the lines of other ranks either.
     del seen[:]
-    with paths.batch_log("7").open("ab") as log:
+    with paths.job("7").batch_log.open("ab") as log:
         log.write(b"kit: error: n1: rank 1 failed; the end of log/7/rank1.out:\n")
         log.flush()
         clock.now_s = 8.0
         tail.copy()
-        paths.node_log("7", 1, "n1").write_bytes(b"[rank2] goes on\n")
+        paths.job("7").node_log(1, "n1").write_bytes(b"[rank2] goes on\n")
         log.write(b"  | Traceback\n")
         log.flush()
         tail.copy(last=True)

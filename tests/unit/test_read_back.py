@@ -16,6 +16,7 @@ from kit.base.errors import KitError, UsageError
 from kit.config import image_files
 from kit.files import dockerignore, safe_read, typed_json
 from kit.plan.plan import Plan
+from kit.plan.run_paths import RunPaths
 from kit.registry import oci
 from kit.runs import diff, history, job_chain, run_dir
 from kit.runs.run_record import RunRecord
@@ -196,9 +197,9 @@ def test_a_task_is_followed_by_a_task_of_its_own_number(noted: str, tmp_path: Pa
     (tmp_path / "log/1002_1").mkdir(parents=True)
     note = tmp_path / "log/1002_1/continued-by"
     note.write_text(noted)
-    assert job_chain.last_job(str(tmp_path), "1002_1") == "1002_1"
+    assert job_chain.last_job(RunPaths(tmp_path), "1002_1") == "1002_1"
     note.write_text("1003_1\n")
-    assert job_chain.last_job(str(tmp_path), "1002_1") == "1003_1"
+    assert job_chain.last_job(RunPaths(tmp_path), "1002_1") == "1003_1"
 
 
 # Where a file is opened that is no stranger's: kit's own scripts and causes, what this very process made, /proc.

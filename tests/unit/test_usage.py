@@ -41,7 +41,7 @@ def made(folder: Path, job_id: str = "7", gpus: int = 4, array: str = "") -> Run
 
 
 def attempt(run: Run, job_id: str, hours: float, number: int = 1, *, nodes: str = "node[1-2]", code: int = 0, end: str = "ends") -> None:
-    logs, begin_s = run.paths.logs(job_id), 1_700_000_000.0 + 1e6 * number
+    logs, begin_s = run.paths.job(job_id).logs, 1_700_000_000.0 + 1e6 * number
     event_lines.add(logs, "batch", "start", begin_s, number, node="node1", nodes=nodes, log=0)
     if code and end == "ends":
         event_lines.add(logs, "batch", "node_refused", begin_s + 1, number, node="node1", cause="refused", problem="no", fix="x")
@@ -60,7 +60,7 @@ def test_what_a_run_used_is_noted_once_at_its_end(tmp_path: Path, fake_slurm: Sl
     attempt(run, "7", 1.5, code=3)
     expected = Usage("node[1-2]", 3, 1.5 * HOUR_S, 12.0)
     assert used(run) == expected
-    (run.paths.logs("7") / "events/batch.jsonl").unlink()
+    (run.job_paths.logs / "events/batch.jsonl").unlink()
     assert used(run) == expected and history.runs()[-1].usage == expected
 
 
@@ -68,7 +68,7 @@ def test_all_attempts_count_with_the_nodes_that_each_had_and_all_jobs_that_went_
     run = made(tmp_path / "one")
     attempt(run, "7", 1.0, end="requeued")
     attempt(run, "7", 0.5, 2, nodes="node[1-3]", end="requeued")
-    (run.paths.logs("7") / "continued-by").write_text("9\n")
+    (run.job_paths.logs / "continued-by").write_text("9\n")
     attempt(run, "9", 2.0, nodes="node5")
     assert used(run) == Usage("node5", 0, 3.5 * HOUR_S, 1.0 * 8 + 0.5 * 12 + 2.0 * 4)
 

@@ -16,6 +16,7 @@ from kit import slurm
 from kit.base.errors import UsageError
 from kit.diagnose.why import facts, logs, report, verdict, wording
 from kit.diagnose.why.cause import NODE, RANK, Cause, Weight
+from kit.plan.run_paths import RunPaths
 from kit.runs import history, job_chain, job_status
 from kit.runs.usage import Usage
 
@@ -1551,7 +1552,7 @@ def test_the_job_that_went_on_for_another_is_the_one_that_counts(tmp_path: Path,
     show(str(run))
     assert capsys.readouterr().out == "made (9), 2x2: it COMPLETED: all ranks ended well\n"
     (run / "log/9/continued-by").write_text("7\n")  # nobody does that, but an endless loop would be worse
-    assert job_chain.last_job(str(run), "7") in ("7", "9")
+    assert job_chain.last_job(RunPaths(run), "7") in ("7", "9")
 
 
 RAISED = "Traceback (most recent call last):\n  File \"x.py\", line 1\nModuleNotFoundError: No module named 'x'\n"

@@ -65,8 +65,8 @@ class LogView:
     def tail(self, run: Run) -> Union[Tail, OneLog]:
         write = messages.log_writer(run.folder)
         if self.choice == LogChoice():
-            return Tail(run.paths, run.id, write, self.lines)
-        return OneLog(run.paths, run.id, write, self.choice, self.lines)
+            return Tail(run.job_paths, write, self.lines)
+        return OneLog(run.job_paths, write, self.choice, self.lines)
 
 
 EVERYTHING = LogView()
@@ -111,7 +111,7 @@ def _follow_here(run: Run, view: LogView) -> None:
         state = log_copy.until(tail, watch.ended, log_copy.SHARED_POLL_S)
     if state.name == "COMPLETED":
         return
-    following = job_chain.last_job(run.folder, job_id)
+    following = job_chain.last_job(run.paths, job_id)
     if following != job_id:
         messages.say(f"job {job_id} {state.name}; job {following} continues it")
         _follow_here(replace(run, id=following), replace(view, lines=None))

@@ -77,14 +77,14 @@ def show_one(shown: Status) -> None:
 
 def _logs(run: Run, most: Optional[int] = None) -> tuple[NcclNetwork, list[LogEnd], int]:
     """Return what a run's last attempt says of its network, its logs, and how many more it has."""
-    found = events.read(run.paths.logs(run.id))
-    place = run.paths.attempt_logs(run.id, events.last_number(found))
-    stems = chosen = log_files.stems(run.paths, run.id, found)
+    found = events.read(run.job_paths.logs)
+    place = run.job_paths.attempt_logs(events.last_number(found))
+    stems = chosen = log_files.stems(run.job_paths, found)
     if most and len(stems) > most:
         failed = [f"rank{each.rank}" for each in events.failed_ranks(found)]
         there = set(stems)  # ranks that failed in an earlier attempt may have none in the last
         chosen = list(dict.fromkeys([*filter(there.__contains__, failed), *stems]))[:most]
-    logs = log_files.ends(run.paths, run.id, found, chosen)
+    logs = log_files.ends(run.job_paths, found, chosen)
     return nccl_network.read(place, found), logs, len(stems) - len(chosen)
 
 

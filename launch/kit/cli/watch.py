@@ -217,7 +217,7 @@ def _follow(run: Run, choice: LogChoice, lines: Optional[int]) -> None:
     """Show the logs until the run ends. Raise UsageError for a choice that is known at its end."""
     for name in ("errors", "attempt"):
         refuse_together({"-f": True, f"--{name}": getattr(choice, name)})
-    if choice != LogChoice() and not choice.files(run.paths, run.id):
+    if choice != LogChoice() and not choice.files(run.job_paths):
         nothing = _nothing(run, [run], choice)
         if run.state:
             raise nothing
@@ -227,9 +227,9 @@ def _follow(run: Run, choice: LogChoice, lines: Optional[int]) -> None:
 
 def _nothing(run: Run, tasks: list[Run], choice: LogChoice) -> KitError:
     """Return the error for a run without a log of this choice. Its `tasks` are those chosen."""
-    if choice.errors and not any(log_files.has_ranks(run.paths, each.id) for each in tasks):
+    if choice.errors and not any(log_files.has_ranks(each.job_paths) for each in tasks):
         return KitError(f"no rank of {run} began", f"see: kit why {run.id}")
-    folder = run.paths.logs(tasks[0].id) if len(tasks) == 1 else run.paths.log
+    folder = tasks[0].job_paths.logs if len(tasks) == 1 else run.paths.log
     where = f" in attempt {choice.attempt}" if choice.attempt else ""
     what = "failed rank" if choice.errors else _missing(tasks[0], choice.rank, choice.node)
     yet = "" if choice.errors or tasks[0].state or job_status.by_log(tasks[0])[0] else " yet"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kit import slurm
+
 RECORD = "run.json"
 ENV = "env.sh"
 IMAGE = "image.json"  # of an image that kit built: its record, which goes with the image
@@ -27,7 +29,7 @@ CONTINUED_BY = "continued-by"  # in the folder of a job: the id of the one that 
 
 
 class RunPaths:
-    """The paths of a run; those below log/ by the id of a job, or of a task of an array: 12_3."""
+    """The paths of a run."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -43,61 +45,57 @@ class RunPaths:
         """Return the folder of the program's own files: the copy of the code, or `workdir`."""
         return str(self.code) if self.code.is_dir() else workdir
 
-    def batch_log(self, job_id: str) -> Path:
-        """Return what the batch script says."""
-        return self.log / f"slurm-{job_id}.out"
+    def job(self, job_id: str) -> JobPaths:
+        """Return the paths of one of its jobs."""
+        return JobPaths(self.folder, job_id)
 
-    def batch_logs(self) -> dict[str, Path]:
-        """Return {the word in the place of the job id: the log} of all batch scripts."""
-        return {path.stem[len("slurm-") :]: path for path in self.log.glob("slurm-*.out")}
+    def begun(self) -> list[str]:
+        """Return the ids of its jobs, and of the tasks of arrays, whose batch scripts began."""
+        words = (path.stem[len("slurm-") :] for path in self.log.glob("slurm-*.out"))
+        return list(filter(slurm.ID.fullmatch, words))
 
-    def logs(self, job_id: str) -> Path:
-        """Return the folder of a job: what the scripts note, and the logs of its first attempt."""
-        return self.log / job_id
 
-    def attempts(self, job_id: str) -> list[int]:
+class JobPaths:
+    """The paths of a job, or of a task of an array, by its id: 12_3. All are below log/."""
+
+    def __init__(self, folder: str | Path, job_id: str) -> None:
+        log = Path(folder, LOG)
+        self.batch_log = log / f"slurm-{job_id}.out"  # what the batch script says
+        self.logs = log / job_id  # what the scripts note, and the logs of the first attempt
+        # What a person asks of the batch script: `kit checkpoint` or `kit stop`. Members of the
+        # group ask for the same in a folder: `share: group`.
+        self.request = self.logs / "request"
+        self.requests = self.logs / "requests"
+        self.timed_out = self.logs / "timed-out"  # the mark for the stand-in of scontrol
+        self.bandwidths = self.logs / "bench.json"  # what train/bandwidth.py measured
+
+    def attempts(self) -> list[int]:
         """Return the attempts that have logs of their own; in older runs that is the first."""
-        folders = (path for path in self.logs(job_id).glob(f"{ATTEMPT}[0-9]*") if path.is_dir())
+        folders = (path for path in self.logs.glob(f"{ATTEMPT}[0-9]*") if path.is_dir())
         found = (path.name[len(ATTEMPT) :] for path in folders)
         return [1, *sorted({int(number) for number in found if number.isdecimal()} - {0, 1})]
 
-    def attempt_logs(self, job_id: str, attempt: int) -> Path:
+    def attempt_logs(self, attempt: int) -> Path:
         """Return the folder of an attempt's logs: the job's where it has none of its own."""
-        own = self.logs(job_id) / f"{ATTEMPT}{attempt}"
-        return own if attempt > 1 and own.is_dir() else self.logs(job_id)
+        own = self.logs / f"{ATTEMPT}{attempt}"
+        return own if attempt > 1 and own.is_dir() else self.logs
 
-    def node_logs(self, job_id: str, attempt: int) -> list[Path]:
+    def node_logs(self, attempt: int) -> list[Path]:
         """Return the nodes' logs of an attempt."""
-        found = self.attempt_logs(job_id, attempt).glob("*.out")
+        found = self.attempt_logs(attempt).glob("*.out")
         return sorted(path for path in found if not path.name.startswith("rank"))
 
-    def node_log(self, job_id: str, attempt: int, node: str) -> Path:
-        return self.attempt_logs(job_id, attempt) / f"{node}.out"
+    def node_log(self, attempt: int, node: str) -> Path:
+        return self.attempt_logs(attempt) / f"{node}.out"
 
-    def rank_log(self, job_id: str, attempt: int, rank: int) -> Path:
-        return self.attempt_logs(job_id, attempt) / f"rank{rank}.out"
+    def rank_log(self, attempt: int, rank: int) -> Path:
+        return self.attempt_logs(attempt) / f"rank{rank}.out"
 
-    def stacks(self, job_id: str, attempt: int) -> Path:
+    def stacks(self, attempt: int) -> Path:
         """Return where the ranks of an attempt were when they stood still, as STACKS prints it."""
-        return self.logs(job_id) / f"stacks.{attempt}"
+        return self.logs / f"stacks.{attempt}"
 
-    def timed_out(self, job_id: str) -> Path:
-        """Return the mark for the stand-in of scontrol."""
-        return self.logs(job_id) / "timed-out"
-
-    def flights(self, job_id: str, attempt: int) -> dict[int, Path]:
+    def flights(self, attempt: int) -> dict[int, Path]:
         """Return {rank: its dump} of PyTorch's flight recorder."""
-        found = {path.suffix[1:]: path for path in self.logs(job_id).glob(f"flight.{attempt}.*")}
+        found = {path.suffix[1:]: path for path in self.logs.glob(f"flight.{attempt}.*")}
         return {int(rank): path for rank, path in found.items() if rank.isdecimal()}
-
-    def request(self, job_id: str) -> Path:
-        """Return what a person asks of the batch script: `kit checkpoint` or `kit stop`."""
-        return self.logs(job_id) / "request"
-
-    def requests(self, job_id: str) -> Path:
-        """Return the folder in which members of the group ask for the same: `share: group`."""
-        return self.logs(job_id) / "requests"
-
-    def bandwidths(self, job_id: str) -> Path:
-        """Return what train/bandwidth.py measured."""
-        return self.logs(job_id) / "bench.json"

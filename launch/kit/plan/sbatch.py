@@ -45,7 +45,7 @@ def header(
         "nodes": str(layout.nodes + job.spares) if job.spares else str(job.nodes or 1),
         "ntasks-per-node": str(layout.tasks_per_node),
         "chdir": layout.run_dir,
-        "output": str(RunPaths("").batch_log("%j")),
+        "output": str(RunPaths("").job("%j").batch_log),
         "open-mode": "append",  # a requeued job keeps its id
     }
     if job.time:
@@ -74,7 +74,7 @@ def header(
         own["exclude"] = ",".join(filter(None, names))
     lines |= own
     if job.array or job.sweep:  # each task's log has Slurm's usual name for it
-        lines |= {"array": layout.array or "", "output": str(RunPaths("").batch_log("%A_%a"))}
+        lines |= {"array": layout.array or "", "output": str(RunPaths("").job("%A_%a").batch_log)}
     return tuple(lines.items())
 
 

@@ -47,8 +47,8 @@ def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
     number, noted = int(match[2]), history.noted_as(match[1])
     arrays = [run for run in history.noted() if run.array]
     for run in lookup.with_job(match[1], arrays, noted):
-        is_there = os.path.isdir(run.paths.logs(word))
-        if is_there and job_chain.last_job(run.folder, f"{run.id}_{number}") == word:
+        is_there = os.path.isdir(run.paths.job(word).logs)
+        if is_there and job_chain.last_job(run.paths, f"{run.id}_{number}") == word:
             return lookup.of_own_job(run), number
         if found := lookup.of_job(match[1], run, noted):  # where the task has not begun, too
             return found, number
@@ -65,9 +65,9 @@ def split(run: Run) -> list[Run]:
     ends = {
         known: state for state, text in run.ends.items() for known in task_numbers.numbers(text)
     }
-    tasks = []
+    tasks, paths = [], run.paths
     for number in task_numbers.numbers(run.array):
-        job_id, state = job_chain.last_job(run.folder, f"{run.id}_{number}"), ends.get(number, "")
+        job_id, state = job_chain.last_job(paths, f"{run.id}_{number}"), ends.get(number, "")
         tasks.append(replace(run, id=job_id, array="", ends={}, state=state, usage=None))
     return tasks
 
@@ -80,7 +80,7 @@ def chosen(run: Run, wanted: Optional[int]) -> list[Run]:
 def logs(run: Run, wanted: Optional[int], choice: LogChoice) -> list[Path]:
     """Return the chosen logs of all tasks of a run, or of one."""
     tasks = chosen(run, wanted)
-    return [path for item in tasks for path in choice.files(run.paths, item.id)]
+    return [path for item in tasks for path in choice.files(item.job_paths)]
 
 
 def single(word: Optional[str], number: Optional[int] = None) -> Run:
@@ -119,7 +119,7 @@ def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accou
     runs = split(run)
     # Slurm keeps no record of a task that is cancelled while the array waits.
     gone = accounts is not None and any(
-        job_status.queued(item, queue) or item.paths.batch_log(item.id).exists() for item in runs
+        job_status.queued(item, queue) or item.job_paths.batch_log.exists() for item in runs
     )
     found = tuple(_query_task(item, queue, accounts or {}, gone) for item in runs)
     ends: dict[str, list[int]] = {}
@@ -145,7 +145,7 @@ def _with_all_tasks(run: Run, queue: job_status.Queue) -> Run:
     Nobody noted those of one that a user submitted again: sbatch --array=1,3 run_script.sh.
     """
     known = set(task_numbers.numbers(run.array))
-    seen = set(history.begun_tasks(run).get(int(run.id), ()))
+    seen = set(job_chain.begun_tasks(run.paths, run.id))
     for job_id in queue:
         job, _, task = job_id.partition("_")
         if job == run.id and task.isdecimal() and job_status.queued(replace(run, id=job_id), queue):
@@ -171,7 +171,7 @@ def _query_task(
         return Status(run, run.state)
     run = replace(run, state="")
     found = job_status.query(run, queue, accounts)
-    if found.state == "LOST" and gone and not run.paths.batch_log(run.id).exists():
+    if found.state == "LOST" and gone and not run.job_paths.batch_log.exists():
         return Status(run, "CANCELLED", "before it started")
     return found
 

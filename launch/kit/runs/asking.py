@@ -29,7 +29,7 @@ def ask(word: str, request: str, task: Optional[int] = None) -> str:
     _refuse(run, request, on_preempt)
     try:
         if sharing.is_own(run.folder):
-            replace.text(run.paths.request(run.id), f"{request}\n")
+            replace.text(run.job_paths.request, f"{request}\n")
             _wake(run)
         else:
             _leave(run, request, policy.share)
@@ -62,7 +62,7 @@ def _leave(run: Run, request: str, share: str) -> None:
         problem = f"{run} is {whose}'s, and its job does not say `share: group`"
         raise KitError(problem, f"ask {whose}")
     try:
-        sharing.leave_request(run.paths.requests(run.id), request)
+        sharing.leave_request(run.job_paths.requests, request)
     except PermissionError:
         group = sharing.group(run.paths.log)
         problem = f"{run} belongs to {whose}, who shares it with the group {group}"

@@ -41,7 +41,7 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
 
 def _facts(run: Run) -> dict[str, str]:
     """Return what the ranks of the last attempt were told, by name."""
-    event = events.last(events.batch(run.paths.logs(run.id)), "told")
+    event = events.last(events.batch(run.job_paths.logs), "told")
     if event is None:
         raise KitError(
             f"{run} has not started its ranks yet: its nodes make their containers ready",

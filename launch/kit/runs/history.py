@@ -17,7 +17,7 @@ from kit.base.errors import warn
 from kit.base.table import printable
 from kit.files import json_lines, notes, typed_json
 from kit.plan.plan import Plan
-from kit.plan.run_paths import RunPaths
+from kit.plan.run_paths import JobPaths, RunPaths
 from kit.runs import job_chain, run_dir, run_record, secret_file, sharing, usage
 from kit.runs.run_record import RunRecord
 from kit.runs.usage import Usage
@@ -55,6 +55,11 @@ class Run:
         return RunPaths(self.folder)
 
     @property
+    def job_paths(self) -> JobPaths:
+        """Return the paths of its last job, or of the task that this is."""
+        return JobPaths(self.folder, self.id)
+
+    @property
     def task(self) -> Optional[int]:
         """Return the number of the array's task that this is; None where it is a whole job."""
         number = self.id.partition("_")[2]
@@ -75,7 +80,7 @@ class Run:
         if word in (self.id or None, self.name, os.path.basename(self.folder)):
             return True
         number, _, task = word.partition("_")
-        if number.isdecimal() and os.path.isdir(self.paths.logs(word)):
+        if number.isdecimal() and os.path.isdir(self.paths.job(word).logs):
             return True  # the id of an earlier job of it
         is_task = bool(self.array) and number == self.id and task.isdecimal()
         return is_task or slurm.same_folder(word, self.folder)
@@ -140,11 +145,11 @@ def measure(run: Run, tasks: list[Run], elapsed_s: Optional[float] = None) -> Us
 
 def current(run: Run) -> Run:
     """Return the run under the id of its last job, which may have continued a preempted one."""
-    newest = job_chain.last_job(run.folder, run.id) if run.id else run.id
+    newest = job_chain.last_job(run.paths, run.id) if run.id else run.id
     if newest != run.id:
         run = under(run, newest)
         # A full disk cuts off digits, too.
-        if run.paths.logs(newest).exists() or run.paths.batch_log(newest).exists():
+        if run.job_paths.logs.exists() or run.job_paths.batch_log.exists():
             add(run)
     return run
 
@@ -165,30 +170,19 @@ def _submitted_later(run: Run) -> Run:
     def number(job_id: str) -> int:
         return int(job_id.partition("_")[0] or 0)
 
-    begun = filter(slurm.ID.fullmatch, run.paths.batch_logs())
-    ids = [job_id for job_id in begun if ("_" in job_id) == bool(run.array)]
+    ids = [job_id for job_id in run.paths.begun() if ("_" in job_id) == bool(run.array)]
     later = [job_id for job_id in ids if number(job_id) > number(run.id)]
     tasks = {job_id.partition("_")[2] for job_id in later}
     # Those that go on for another job are no submission of the user's.
     followers = {
-        job_chain.followed_by(run.paths.logs(job_id))
+        job_chain.followed_by(run.paths.job(job_id).logs)
         for job_id in ids
         if job_id.partition("_")[2] in tasks
     }
     if newest := max((number(job_id) for job_id in later if job_id not in followers), default=0):
-        run = under(run, str(newest), begun_tasks(run).get(newest, ()))
+        run = under(run, str(newest), job_chain.begun_tasks(run.paths, str(newest)))
         add(run)
     return run
-
-
-def begun_tasks(run: Run) -> dict[int, list[int]]:
-    """Return {the number of a job array: its tasks that have begun in this run directory}."""
-    found: dict[int, list[int]] = {}
-    for job_id in filter(slurm.ID.fullmatch, run.paths.batch_logs()):
-        job, _, task = job_id.partition("_")
-        if task:
-            found.setdefault(int(job), []).append(int(task))
-    return found
 
 
 def noted_as(job_id: str) -> dict[tuple[str, float], Run]:

@@ -9,12 +9,18 @@ from kit.files import safe_read
 from kit.plan.run_paths import CONTINUED_BY, RunPaths
 
 
-def last_job(folder: str, job_id: str) -> str:
+def begun_tasks(run: RunPaths, array: str) -> list[int]:
+    """Return the tasks of a job array, by its id, that have begun in this run directory."""
+    begun = (job_id.partition("_") for job_id in run.begun())
+    return [int(task) for job, _, task in begun if job == array and task]
+
+
+def last_job(run: RunPaths, job_id: str) -> str:
     """Return the id of the last job, or task, that continues this one; this id if none does."""
     seen: set[str] = set()
     while job_id and job_id not in seen:
         seen.add(job_id)
-        job_id = followed_by(RunPaths(folder).logs(job_id)) or job_id
+        job_id = followed_by(run.job(job_id).logs) or job_id
     return job_id
 
 

@@ -125,14 +125,14 @@ def by_log(run: Run) -> tuple[str, str]:
 
     why: also what is doubtful about a run that ended well.
     """
-    noted = events.batch(run.paths.logs(run.id))
+    noted = events.batch(run.job_paths.logs)
     found = events.last_attempt(noted)
     if events.goes_on(found):
         return "", ""
     stopped, ends = events.last(found, "stopped_by"), events.last(found, "ends")
     state = stopped.text("state") if stopped else ""
     if state and slurm.is_active(state):  # Slurm's answer from the middle of it
-        log = log_files.tail(run.paths.batch_log(run.id), begin=events.log_begin(found))
+        log = log_files.tail(run.job_paths.batch_log, begin=events.log_begin(found))
         return sentences.ended_by(log.decode("utf-8", "replace")), ""
     if state and stopped and stopped.text("cause"):  # a rehearsal that stopped for its checkpoint
         return state, f"{stopped.text('problem')}; {stopped.text('fix')}"
@@ -159,4 +159,4 @@ def by_log(run: Run) -> tuple[str, str]:
 
 def has_no_log(run: Run) -> bool:
     """Return whether a job left no log of its own: its nodes do not see the run directory."""
-    return not run.local and not run.paths.logs(run.id).is_dir()
+    return not run.local and not run.job_paths.logs.is_dir()

@@ -72,7 +72,7 @@ class Watch:
     def _is_time(self) -> bool:
         """Return True if Slurm is to be asked now."""
         now_s = time.monotonic()
-        written_ns = safe_read.changed_ns(self.run.paths.batch_log(self.run.id))
+        written_ns = safe_read.changed_ns(self.run.job_paths.batch_log)
         if written_ns != self.written_ns:
             self.written_ns, self.stirred_s = written_ns, now_s
         is_quiet = now_s - self.stirred_s > STIRRED_S

@@ -35,7 +35,7 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
     A signal to kit reaches the ranks as TERM, and so does the end of the job's time; the stand-in
     srun gives them ten seconds to end. Whatever ends the scripts, no rank outlives them.
     """
-    tail = log_copy.Tail(noted.paths, noted.id, write)
+    tail = log_copy.Tail(noted.job_paths, write)
     process: Optional[subprocess.Popen[bytes]] = None
     received: list[int] = []
 
@@ -45,7 +45,7 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
             _stop(process)
 
     taken = signals.handled(stop, *signals.ending())
-    with noted.paths.batch_log(noted.id).open("wb") as log, taken:
+    with noted.job_paths.batch_log.open("wb") as log, taken:
         try:
             process = _start(plan, noted, log)
             limit = _Limit(plan, noted, process, log)
@@ -107,9 +107,9 @@ class _Limit:
         )
 
     def ended(self) -> Optional[int]:
-        now, paths = time.monotonic(), self._run.paths
+        now, paths = time.monotonic(), self._run.job_paths
         # Before it has made its folder, it would die of the signal.
-        if now >= self._ask_s and paths.logs(self._run.id).is_dir():
+        if now >= self._ask_s and paths.logs.is_dir():
             self._ask_s = math.inf
             self._process.send_signal(signal.SIGUSR1)
         if now >= self._end_s and not self.is_over:
@@ -117,7 +117,7 @@ class _Limit:
             self._log.write(f"kit: the time limit of this job is over: {self.text}\n".encode())
             self._log.flush()
             with contextlib.suppress(OSError):  # it ends in any case
-                paths.timed_out(self._run.id).touch()  # the stand-in scontrol looks for it
+                paths.timed_out.touch()  # the stand-in scontrol looks for it
             _stop(self._process)
         return self._process.poll()
 

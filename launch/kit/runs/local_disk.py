@@ -43,7 +43,7 @@ def _is_exported(run: Path) -> bool:
 def _nodes_wrote_beside(run: Path) -> bool:
     """Return whether an earlier job of the same folder has its log."""
     known = (other.paths for other in history.noted() if not other.local)
-    return any(paths.folder.parent == run.parent and paths.batch_logs() for paths in known)
+    return any(paths.folder.parent == run.parent and paths.begun() for paths in known)
 
 
 def _has_other_nodes() -> bool:

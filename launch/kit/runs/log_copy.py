@@ -12,7 +12,7 @@ from typing import IO, Callable, Optional, TypeVar, Union
 from kit.base.errors import KitError
 from kit.base.table import printable
 from kit.files import safe_read
-from kit.plan.run_paths import RunPaths
+from kit.plan.run_paths import JobPaths
 from kit.runs import events, last_words, log_files
 from kit.runs.log_files import LogChoice
 
@@ -34,10 +34,8 @@ _ENDING = re.compile(rb"^kit: error: ", re.MULTILINE)
 class _Copy:
     """Know how much of each log has been copied, and begin with the last lines of those there."""
 
-    def __init__(
-        self, run: RunPaths, job_id: str, write: Write, lines: Optional[int] = None
-    ) -> None:
-        self.run, self.job_id, self.write, self.lines = run, job_id, write, lines
+    def __init__(self, job: JobPaths, write: Write, lines: Optional[int] = None) -> None:
+        self.job, self.write, self.lines = job, write, lines
         self.read: dict[Path, int] = {}  # bytes of each log
 
     def _find_start(self, path: Path, file: IO[bytes]) -> bytes:
@@ -85,14 +83,11 @@ class _Copy:
 class Tail(_Copy):
     """Copy whole lines from the logs of batch script and nodes, a common refusal only once."""
 
-    def __init__(
-        self, run: RunPaths, job_id: str, write: Write, lines: Optional[int] = None
-    ) -> None:
-        super().__init__(run, job_id, write, lines)
+    def __init__(self, job: JobPaths, write: Write, lines: Optional[int] = None) -> None:
+        super().__init__(job, write, lines)
         self.refused: dict[str, tuple[int, list[bytes]]] = {}  # {node: (size of its events, words)}
         self.held: dict[bytes, tuple[float, bytes]] = {}  # {words: when a node said them, its line}
         self.unrepeated = 0  # such lines that were shown
-        self.batch = run.batch_log(job_id)
         self.ending_s = 0.0  # when the batch script was first seen to say how it ends
         self.said = b""  # the last that the batch script said
         self.filters: dict[Path, last_words.Filter] = {}
@@ -100,20 +95,20 @@ class Tail(_Copy):
 
     def copy(self, last: bool = False) -> None:
         """Copy what is new; the last time, an unfinished line, too."""
-        attempts = self.run.attempts(self.job_id)
+        attempts = self.job.attempts()
         if not last:
-            self._copy(self.batch)
+            self._copy(self.job.batch_log)
         for attempt in attempts:
             is_over = attempt != attempts[-1]
             if is_over and not last and self._is_long_over(attempt):
                 continue  # 250 nodes' logs of each; the end shows what comes late
-            for path in self.run.node_logs(self.job_id, attempt):
+            for path in self.job.node_logs(attempt):
                 self._copy(path, last=last or is_over)
                 if held_back := self.filters.get(path):
                     self._write(held_back.rest(None)[0] if is_over else held_back.overdue())
         if last:  # what the batch script says of the end comes last
             self._write_last_words()
-            self._copy(self.batch, last=True)
+            self._copy(self.job.batch_log, last=True)
         self._write_refusals(last)
         self.lines = None  # of a log that begins later, all
 
@@ -127,7 +122,7 @@ class Tail(_Copy):
 
     def _write_last_words(self) -> None:
         """Write what is held back, and only a few lines of ranks that are not at fault."""
-        attempt = events.last_attempt(events.batch(self.run.logs(self.job_id)))
+        attempt = events.last_attempt(events.batch(self.job.logs))
         blamed = events.blamed_rank(attempt)
         others: list[bytes] = []
         for held_back in self.filters.values():
@@ -149,7 +144,7 @@ class Tail(_Copy):
     def _shown(self, path: Path, data: bytes, *, last: bool) -> bytes:
         if last and len(data) < log_files.PIECE and not data.endswith(b"\n"):
             data += b"\n"  # it is cut off
-        if path == self.batch:
+        if path == self.job.batch_log:
             self.said = (self.said + data)[-FIRST:]
             return _STAND_IN.sub(b"", data)
         data = self._without_refusals(path.stem, data)
@@ -185,7 +180,7 @@ class Tail(_Copy):
 
     def _refusal_of(self, node: str) -> list[bytes]:
         """Return the lines of the problem and the fix that a node noted, if it refused."""
-        path = events.folder(self.run.logs(self.job_id)) / f"{node}.jsonl"
+        path = events.folder(self.job.logs) / f"{node}.jsonl"
         try:
             size = os.stat(path).st_size
         except OSError:
@@ -208,24 +203,24 @@ class Tail(_Copy):
             return len(data)
         is_long = len(data) == log_files.PIECE and b"\n" not in data  # a line longer than a piece
         end = len(data) if is_long else data.rfind(b"\n") + 1
-        return self._before_the_ending(data[:end]) if path == self.batch else end
+        return self._before_the_ending(data[:end]) if path == self.job.batch_log else end
 
 
 class OneLog(_Copy):
     """Copy the log of one rank or one node as it is, with what has no newline yet."""
 
     def __init__(
-        self, run: RunPaths, job_id: str, write: Write, choice: LogChoice, lines: Optional[int]
+        self, job: JobPaths, write: Write, choice: LogChoice, lines: Optional[int]
     ) -> None:
-        super().__init__(run, job_id, write, lines)
+        super().__init__(job, write, lines)
         self.choice = choice
         self.end = b"\n"  # of what was written
 
     def copy(self, last: bool = False) -> None:
         """Copy what is new. Raise OSError where it cannot be written."""
-        for path in self.choice.files(self.run, self.job_id):
+        for path in self.choice.files(self.job):
             if self.read and path not in self.read:  # another attempt
-                name = printable(str(path.relative_to(self.run.logs(self.job_id))))
+                name = printable(str(path.relative_to(self.job.logs)))
                 self._end_line()
                 self.write(f"==> {name} <==\n".encode())
             for data in filter(None, self._new(path, last=last)):

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple, Optional
 from kit.base.errors import refuse_together
 from kit.base.formats import natural
 from kit.files import safe_read
-from kit.plan.run_paths import RunPaths
+from kit.plan.run_paths import JobPaths
 from kit.runs import events, last_words
 
 PIECE = 1 << 20  # bytes of a log that are read at a time
@@ -32,35 +32,35 @@ class LogChoice(NamedTuple):
     errors: bool = False
     attempt: Optional[int] = None
 
-    def files(self, run: RunPaths, job_id: str) -> list[Path]:
+    def files(self, job: JobPaths) -> list[Path]:
         """Return the chosen logs that exist, attempt by attempt."""
         refuse_together(
             {"--errors": self.errors, "--rank": self.rank is not None, "--node": self.node}
         )
-        attempts = [each for each in run.attempts(job_id) if self.attempt in (None, each)]
+        attempts = [each for each in job.attempts() if self.attempt in (None, each)]
         if self.errors:
-            ranks = _failed(run, job_id, self.attempt)
-            found = [run.rank_log(job_id, each, rank) for each in attempts[-1:] for rank in ranks]
+            ranks = _failed(job, self.attempt)
+            found = [job.rank_log(each, rank) for each in attempts[-1:] for rank in ranks]
         elif self.rank is not None:
-            found = [run.rank_log(job_id, each, self.rank) for each in attempts]
+            found = [job.rank_log(each, self.rank) for each in attempts]
         elif self.node is not None:
-            found = [run.node_log(job_id, each, self.node) for each in attempts]
+            found = [job.node_log(each, self.node) for each in attempts]
         else:
             # The logs that hold everything once: the nodes' have every rank's lines already.
-            own = [run.batch_log(job_id)] if self.attempt is None else []
-            found = [*own, *(log for each in attempts for log in run.node_logs(job_id, each))]
+            own = [job.batch_log] if self.attempt is None else []
+            found = [*own, *(log for each in attempts for log in job.node_logs(each))]
         return [path for path in found if path.is_file()]
 
 
-def has_ranks(run: RunPaths, job_id: str) -> bool:
+def has_ranks(job: JobPaths) -> bool:
     """Return whether a rank of a job has begun."""
-    folders = (run.attempt_logs(job_id, attempt) for attempt in run.attempts(job_id))
+    folders = map(job.attempt_logs, job.attempts())
     return any(log for folder in folders for log in folder.glob("rank*.out"))
 
 
-def _failed(run: RunPaths, job_id: str, attempt: Optional[int]) -> list[int]:
+def _failed(job: JobPaths, attempt: Optional[int]) -> list[int]:
     """Return the ranks that failed, behind one that did not but is blamed for a hang."""
-    noted = events.read(run.logs(job_id), attempt)
+    noted = events.read(job.logs, attempt)
     rank = events.blamed_rank(noted)
     failed = [each.rank for each in events.failed_ranks(noted)]
     return failed if rank is None or rank in failed else [rank, *failed]
@@ -124,20 +124,17 @@ class LogEnd(NamedTuple):
     last_line: str
 
 
-def stems(run: RunPaths, job_id: str, found: list[events.Event]) -> list[str]:
+def stems(job: JobPaths, found: list[events.Event]) -> list[str]:
     """Return the names of the logs of an attempt, such as node1 or rank7, those of nodes first."""
     # There may be 40,000 of them: only names are handled that need no look at the file system.
-    place = str(run.attempt_logs(job_id, events.last_number(found)))
+    place = str(job.attempt_logs(events.last_number(found)))
     known = [name[: -len(".out")] for name in safe_read.names(place) if name.endswith(".out")]
     return sorted(known, key=lambda stem: (stem.startswith("rank"), natural(stem)))
 
 
-def ends(
-    run: RunPaths, job_id: str, found: list[events.Event], chosen: Optional[list[str]] = None
-) -> list[LogEnd]:
-    """Return the ends of the logs of an attempt by its events: of all, or of the chosen ones."""
-    place = str(run.attempt_logs(job_id, events.last_number(found)))
-    chosen = stems(run, job_id, found) if chosen is None else chosen
+def ends(job: JobPaths, found: list[events.Event], chosen: list[str]) -> list[LogEnd]:
+    """Return the ends of these logs of an attempt, by its events."""
+    place = str(job.attempt_logs(events.last_number(found)))
     codes = {f"rank{each.rank}": each.code for each in events.failed_ranks(found)}
     has_ended = events.last(found, "ends") is not None
     found_ends = []

@@ -86,9 +86,9 @@ def of_job(number: str, run: Run, noted: Mapping[tuple[str, float], Run]) -> Opt
     if run.array:
         if earlier:
             return replace(earlier, is_exact=True)
-        tasks = history.begun_tasks(run).get(int(number)) if number.isdecimal() else None
+        tasks = job_chain.begun_tasks(run.paths, number)
         return replace(history.under(run, number, tasks), is_exact=True) if tasks else None
-    logs = run.paths.logs(number)
+    logs = run.paths.job(number).logs
     if not (number.isdecimal() and os.path.isdir(logs)):
         # Such as one that was cancelled before it began.
         return replace(earlier, is_exact=True) if earlier and earlier.state else None

@@ -191,7 +191,7 @@ class Allocated(Session):
         ):
             self.cluster = self.clusters()[0]
             self.note(logs[0])  # it was over before kit asked
-        if not paths.logs(self.job_id).is_dir() or not self.job_id:
+        if not paths.job(self.job_id).logs.is_dir() or not self.job_id:
             run_dir.give_up(self.run)  # nothing was started, so nothing is to be kept
             if self.hung_up:
                 return code

@@ -144,7 +144,7 @@ def _lost(status: Status, own: str) -> Status:
 def _unseen(status: Status) -> Status:
     """Return the status of another user's job, which Slurm does not show: sites may hide them."""
     run = status.run
-    found = events.last_attempt(events.batch(run.paths.logs(run.id)))
+    found = events.last_attempt(events.batch(run.job_paths.logs))
     who = f"Slurm does not show you this job of {sharing.owner_name(run.folder)}'s"
     if events.last(found, "ranks_started") and not events.last(found, "ends"):
         return status._replace(state="RUNNING", detail=f"by its log; {who}")

@@ -162,8 +162,7 @@ def _is_of_another_cluster(run: Run, cluster: str) -> bool:
 def _jobs(run: Run, record: RunRecord) -> list[slurm.Job]:
     """Return Slurm's jobs in the folder, oldest first. Raise KitError if it does not answer."""
     earlier = history.earlier_ids(run)
-    logs = filter(slurm.ID.fullmatch, run.paths.batch_logs())
-    numbers = {int(job_id.partition("_")[0]) for job_id in logs}
+    numbers = {int(job_id.partition("_")[0]) for job_id in run.paths.begun()}
     begun = sorted(numbers - {int(job_id) for job_id in earlier})
     clusters = record.get("clusters", "")
     if begun and not clusters:

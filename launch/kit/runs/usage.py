@@ -40,7 +40,7 @@ def of_jobs(run: RunPaths, jobs: Iterable[tuple[str, Optional[float]]]) -> list[
     found = []
     for job_id, elapsed_s in jobs:
         of_task = begun.get(job_id.partition("_")[2], ())
-        led = [name for name in of_task if job_chain.last_job(str(run.folder), name) == job_id]
+        led = [name for name in of_task if job_chain.last_job(run, name) == job_id]
         led.sort(key=lambda name: int(name.partition("_")[0]))
         found.append(_of_chain(run, led, gpus_per_node, elapsed_s))
     return found
@@ -53,7 +53,9 @@ def _of_chain(
     attempts = [
         list(found)
         for name in job_ids
-        for _, found in itertools.groupby(events.batch(run.logs(name)), lambda each: each.attempt)
+        for _, found in itertools.groupby(
+            events.batch(run.job(name).logs), lambda each: each.attempt
+        )
     ]
     starts = [start for found in attempts if (start := events.last(found, "start"))]
     if not starts:

@@ -71,7 +71,7 @@ class Measured:
 
 
 def read(run: Run) -> Measured:
-    path = run.paths.bandwidths(run.id)
+    path = run.job_paths.bandwidths
     try:
         facts = safe_read.mapping(path)
     except FileNotFoundError:

@@ -71,12 +71,12 @@ def find_ranks(
     plan = _running_plan(found)
     hosts = [f"local{index}" for index in range(plan.layout.nodes)]
     if not run.local:
-        noted = events.last_attempt(events.batch(run.paths.logs(run.id)))
+        noted = events.last_attempt(events.batch(run.job_paths.logs))
         # A job with spares has more nodes than its batch script chose.
         hosts = events.hosts(noted) or hostlist.expand(found.detail)
     seen_s = time.time()
     seen = _ask_nodes(run, plan, hosts, full=full, pause=pause)
-    attempt = run.paths.attempts(run.id)[-1]
+    attempt = run.job_paths.attempts()[-1]
     recorded = _recorded(run, plan, attempt)
     return Ranks(run, found.elapsed, plan, seen, attempt, seen_s, True, recorded)
 
@@ -86,15 +86,15 @@ def kept(run: Run) -> Optional[Ranks]:
 
     The job saw it, or NCCL's watchdog, which ends the ranks.
     """
-    noted = events.batch(run.paths.logs(run.id))
+    noted = events.batch(run.job_paths.logs)
     stalled, last = events.last(noted, "stalled"), events.last_number(noted)
-    if stalled and stalled.attempt < last and run.paths.flights(run.id, last):
+    if stalled and stalled.attempt < last and run.job_paths.flights(last):
         stalled = None  # an earlier attempt stood still, and the watchdog ended the last one
     attempt = stalled.attempt if stalled else last
-    if not stalled and not run.paths.flights(run.id, attempt):
+    if not stalled and not run.job_paths.flights(attempt):
         return None
     plan = run_record.plan_of(run_dir.load(Path(run.folder)))
-    hosts = events.hosts(events.read(run.paths.logs(run.id), attempt))
+    hosts = events.hosts(events.read(run.job_paths.logs, attempt))
     recorded = _recorded(run, plan, attempt)
     seen = _seen_then(run, plan, attempt, hosts) if stalled else None
     if not seen and not recorded:
@@ -109,14 +109,14 @@ def kept(run: Run) -> Optional[Ranks]:
 
 def _recorded(run: Run, plan: Plan, attempt: int) -> Optional[Stuck]:
     """Return what PyTorch's flight recorder knows; names of the program's own files are short."""
-    dumps, folder = run.paths.flights(run.id, attempt), run.paths.own_code(plan.program.workdir)
+    dumps, folder = run.job_paths.flights(attempt), run.paths.own_code(plan.program.workdir)
     return flight.find(dumps, plan.layout.ranks, lambda place: stacks.short(place, folder))
 
 
 def _seen_then(run: Run, plan: Plan, attempt: int, hosts: list[str]) -> Optional[Seen]:
     """Return the stacks that the job has kept of an attempt; None where it has none."""
     try:
-        text = safe_read.read(run.paths.stacks(run.id, attempt))
+        text = safe_read.read(run.job_paths.stacks(attempt))
     except OSError:
         return None
     answers = stacks.read(text.decode("utf-8", "replace"))
@@ -158,7 +158,7 @@ def _ask_nodes(run: Run, plan: Plan, hosts: list[str], *, full: bool, pause: boo
     by_node = plan.program.launcher != "torchrun" and plan.layout.tasks_per_node == 1
     per_node = _ranks_per_node(run, plan, hosts)
     script = assets.part(run_paths.STACKS)
-    start = events.last(events.batch(run.paths.logs(run.id)), "start")
+    start = events.last(events.batch(run.job_paths.logs), "start")
     # Of an array's task the job has another number than its name.
     job_id = run.id.partition("_")[0] if run.local else (start and start.text("job")) or run.id
     arguments = [job_id, "NODE_RANK" if by_node else "RANK"]

@@ -177,7 +177,7 @@ def _explain(why: str) -> tuple[str, str]:
 
 def last_words(ranks: Ranks, rank: int) -> Optional[tuple[float, str]]:
     """Return (seconds ago, the last line of a rank's log); None where it has no log."""
-    path = ranks.run.paths.rank_log(ranks.run.id, ranks.attempt, rank)
+    path = ranks.run.job_paths.rank_log(ranks.attempt, rank)
     changed_ns = safe_read.changed_ns(path)
     return (time.time() - changed_ns / 1e9, log_files.last_line(path)) if changed_ns else None
 

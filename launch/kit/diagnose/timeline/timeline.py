@@ -156,7 +156,7 @@ def _offset(node: Moments, batch: dict[str, float]) -> float:
 def of_run(word: Optional[str], task: Optional[int], number: Optional[int]) -> Timeline:
     """Return the timeline of a run, which a job id, a run directory or a name tells."""
     run = array_status.single(word, task)
-    attempt = moments.read(run.paths.logs(run.id), number)
+    attempt = moments.read(run.job_paths.logs, number)
     retried = f", attempt {attempt.number} of {attempt.of}" if attempt.of > 1 else ""
     submitted = None if run.local else _submitted(run)
     return make(attempt, f"{run}{retried}", submitted, ended=bool(run.state))

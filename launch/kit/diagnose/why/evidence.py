@@ -17,7 +17,7 @@ from kit.diagnose.why.ends import Raised
 from kit.diagnose.why.logs import TAIL, Log
 from kit.files import safe_read
 from kit.plan.plan import Plan
-from kit.plan.run_paths import RunPaths
+from kit.plan.run_paths import JobPaths, RunPaths
 from kit.runs import events, run_record
 from kit.runs.events import Event, Failed
 from kit.runs.run_record import RunRecord
@@ -54,6 +54,10 @@ class Evidence:
         return RunPaths(self.folder)
 
     @property
+    def job_paths(self) -> JobPaths:
+        return self.paths.job(self.job_id)
+
+    @property
     def plan(self) -> Plan:
         """Return the plan of run.json, empty where it has none."""
         return run_record.plan_of(self.record)
@@ -68,7 +72,7 @@ class Evidence:
 
     def pause_s(self, failed: Failed) -> float:
         """Return the time between a rank's last output and its end."""
-        log = self.paths.rank_log(self.job_id, self.attempt, failed.rank)
+        log = self.job_paths.rank_log(self.attempt, failed.rank)
         return failed.at_s - safe_read.changed_ns(log) / 1e9 if failed.at_s else 0
 
     def describe(self, raised: Raised) -> str:
@@ -88,7 +92,7 @@ class Evidence:
     @cached_property
     def recorded(self) -> Optional[Stuck]:
         """Return what PyTorch's flight recorder knows of a call that did not end."""
-        dumps = self.paths.flights(self.job_id, self.attempt)
+        dumps = self.job_paths.flights(self.attempt)
         return flight.find(dumps, self.plan.layout.ranks)
 
     def log(self, kind: str, rank: int) -> Optional[Log]:
@@ -105,21 +109,21 @@ def job_of(folder: Path, record: RunRecord) -> str:
     if slurm.ID.fullmatch(job_id):
         return str(job_id)
     paths = RunPaths(folder)
-    found = {log.name: word for word, log in paths.batch_logs().items() if slurm.ID.fullmatch(word)}
+    found = {paths.job(each).batch_log.name: each for each in paths.begun()}
     return found[logs.by_age(paths.log, list(found))[-1]] if found else ""
 
 
 def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
     """Read what may explain the end of a job."""
-    paths = RunPaths(folder)
-    found = events.read(paths.logs(job_id))
-    batch = logs.read(paths.batch_log(job_id), BATCH, begin=events.log_begin(found))
-    log_folder = paths.attempt_logs(job_id, events.last_number(found))
+    job = RunPaths(folder).job(job_id)
+    found = events.read(job.logs)
+    batch = logs.read(job.batch_log, BATCH, begin=events.log_begin(found))
+    log_folder = job.attempt_logs(events.last_number(found))
     failed = events.failed_ranks(found)
     first = blame.by_batch_script(found, failed)
     ended = events.last(found, "ends")
     if first is None and (ended is None or ended.number("code")):
-        first = blame.by_logs(found, failed, paths.logs(job_id), log_folder)
+        first = blame.by_logs(found, failed, job.logs, log_folder)
     blamed = [*([first] if first else []), *(each for each in failed if each != first)][:RANKS]
     named = [event.node for event in found if event.name in events.FAILURES]
     nodes = [each.node for each in blamed] + " ".join(named).split()

@@ -59,7 +59,7 @@ def why(word: Optional[str], task: Optional[int] = None) -> Report:
     run = _find(word, task)
     folder = Path(run.folder)
     record = run_dir.load_sound(folder)
-    job_id = job_chain.last_job(run.folder, run.id or job_of(folder, record))
+    job_id = job_chain.last_job(run.paths, run.id or job_of(folder, record))
     if not job_id:
         start = f"  start it: sbatch {shlex.quote(str(folder / 'run_script.sh'))}"
         return Report(run, "", (_head(run, "it has not started: no job id, no log"), start))

@@ -90,13 +90,13 @@ def removed_logs(run: Run) -> Iterator[str]:
     """Yield what the history still knows of a run whose logs are gone."""
     if run.why:
         yield f"  {printable(run.why)}"
-    yield f"  more is not known: {printable(os.path.relpath(run.paths.logs(run.id)))} was removed"
+    yield f"  more is not known: {printable(os.path.relpath(run.job_paths.logs))} was removed"
 
 
 def silence_until_now(evidence: Evidence) -> Iterator[str]:
     """Yield since when the ranks of a run that may go on have said nothing."""
-    run, job_id = evidence.paths, evidence.job_id
-    logs = (log for attempt in run.attempts(job_id) for log in run.node_logs(job_id, attempt))
+    job = evidence.job_paths
+    logs = (log for attempt in job.attempts() for log in job.node_logs(attempt))
     last_ns = max(map(safe_read.changed_ns, logs), default=0)
     if last_ns and events.last(evidence.of_batch, "ranks_started"):
         what = f"its ranks have printed nothing for {formats.duration(time.time() - last_ns / 1e9)}"
@@ -107,7 +107,7 @@ def silence_before_the_end(evidence: Evidence) -> Iterator[str]:
     """Yield for how long the ranks had said nothing when Slurm or a person ended the run."""
     stopped = events.last(evidence.of_batch, "stopped_by")
     # A node's log has the words of torchrun, too, which speaks of the end itself.
-    logs = evidence.paths.attempt_logs(evidence.job_id, evidence.attempt)
+    logs = evidence.job_paths.attempt_logs(evidence.attempt)
     last_s = max(map(safe_read.changed_ns, logs.glob("rank*.out")), default=0) / 1e9
     if stopped and last_s and stopped.at_s - last_s >= SILENT_S:
         what = f"its ranks had printed nothing for {formats.duration(stopped.at_s - last_s)}"
