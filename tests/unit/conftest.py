@@ -93,6 +93,32 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return Slurm(tmp_path / "slurm")
 
 
+class PrintingSlurm:
+    """Commands of Slurm that print what a test wants, and note how they are called. They are first on PATH."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        (place / "bin").mkdir()
+
+    def __call__(self, name: str, says: str, code: int = 0) -> None:
+        """`@` in what it says is where runs are; with a code that is not 0, it says that on stderr."""
+        to, says = ">&2" if code else "", says.replace("@", f"{self.place}/runs")
+        command = self.place / "bin" / name
+        command.write_text(f"#!/bin/sh\necho {name} \"$@\" >>'{self.place}/calls'\ncat <<'END' {to}\n{says}\nEND\nexit {code}\n")
+        command.chmod(0o755)
+
+    def calls(self) -> list[str]:
+        """The commands that were called, each with its arguments."""
+        file = self.place / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrintingSlurm:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return PrintingSlurm(tmp_path)
+
+
 @pytest.fixture
 def kit_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     """`kit ARGS` as a function call: a process of its own would take 0.15 s of CPU, and its coverage would be lost."""

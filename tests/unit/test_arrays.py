@@ -60,26 +60,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state/kit/runs.jsonl"
 
 
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts a shell script under a Slurm command's name first on PATH; it notes its arguments."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-    def put(name: str, says: str, code: int = 0) -> None:
-        """`@` in what it says is where runs are."""
-        to, says = ">&2" if code else "", says.replace("@", f"{tmp_path}/runs")
-        (folder / name).write_text(f"#!/bin/sh\necho {name} \"$@\" >>{tmp_path}/calls\ncat <<'END' {to}\n{says}\nEND\nexit {code}\n")
-        (folder / name).chmod(0o755)
-
-    return put
-
-
-def calls(tmp_path: Path) -> list[str]:
-    return (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
-
-
 def submitted(tmp_path: Path, job_id: str, array: str = "", name: str = "train", **said: str) -> history.Run:
     folder = tmp_path / f"runs/{name}-{job_id}"
     (folder / "log").mkdir(parents=True)
@@ -104,7 +84,7 @@ def test_an_array_is_one_line_and_its_tasks_are_told_apart_by_one_call(tmp_path:
     found = status.query(history.runs())
     detail = "array of 8: 1 running, 2 pending, 1 completed, 2 cancelled, 1 failed, 1 timeout"
     assert [(item.state, item.detail) for item in found] == [("RUNNING", detail)]
-    assert len(calls(tmp_path)) == 1
+    assert len(tools.calls()) == 1
     run_views.show_one(found[0])
     waits = "JobArrayTaskLimit: the array lets no more of its tasks run at once"
     assert [line.split(None, 4) for line in capsys.readouterr().out.split("run directory: ")[1].splitlines()[1:]] == [
@@ -156,7 +136,7 @@ def test_what_was_seen_of_a_task_outlives_slurms_memory_and_the_end_needs_no_cal
     for _ in range(2):
         found = status.query(history.runs())[0]
         assert (found.state, found.detail) == ("TIMEOUT", "array of 3: 2 completed, 1 timeout")
-    assert len(calls(tmp_path)) == 2
+    assert len(tools.calls()) == 2
     assert [status.of_task(lookup.find("5"), number).state for number in (0, 2)] == ["TIMEOUT", "COMPLETED"]
 
 
@@ -171,7 +151,7 @@ def test_who_waits_for_one_task_forgets_no_end_of_the_others(tmp_path: Path, sta
         (tmp_path / f"answer{number}").write_text(answer.replace("@", run.folder) + "\n")
     (tmp_path / "bin/squeue").write_text(f'#!/bin/sh\ncd {tmp_path}\necho squeue >>calls\ncat "answer$(($(wc -l <calls) - 1))"\n')
     assert job_watch.until_the_end(run, lambda _: None, 1).state == "COMPLETED"
-    assert len(calls(tmp_path)) == len(asked)
+    assert len(tools.calls()) == len(asked)
     assert [json.loads(line)["ends"] for line in state.read_text().splitlines()] == [{}, {"NODE_FAIL": "0"}, {"NODE_FAIL": "0", "COMPLETED": "1"}]
     assert (history.runs()[0].state, array_status.task(status.query(history.runs())[0], 0).state) == ("NODE_FAIL", "NODE_FAIL")
 
@@ -260,7 +240,7 @@ def test_a_task_is_followed_read_and_cancelled_by_its_number(tmp_path: Path, too
     assert kit("cancel", "5_2", **environment).stdout == "kit: train (5_2) has ended: FAILED\n"
     assert kit("cancel", "5", "--task", "1", **environment).stdout == "kit: train (5_1) is being cancelled\n"
     assert kit("cancel", "5", **environment).stdout == "kit: train (5) is being cancelled\n"
-    assert [line for line in calls(tmp_path) if line.startswith("scancel")] == ["scancel 5_1", "scancel 5"]
+    assert [line for line in tools.calls() if line.startswith("scancel")] == ["scancel 5_1", "scancel 5"]
 
 
 def test_a_task_that_another_job_goes_on_for_is_found_and_cancelled_there(tmp_path: Path, tools, kit) -> None:
@@ -276,7 +256,7 @@ def test_a_task_that_another_job_goes_on_for_is_found_and_cancelled_there(tmp_pa
     for word in (["5_1"], ["9_1"], ["train", "--task", "1"]):
         assert kit("logs", *word, "--rank", "0", **environment).stdout == "said by 9_1\n"
     kit("cancel", "5", **environment)
-    assert calls(tmp_path)[-1] == "scancel 9"
+    assert tools.calls()[-1] == "scancel 9"
 
 
 @pytest.fixture
@@ -292,7 +272,7 @@ def submit(kit, tools, tmp_path: Path):
     return call
 
 
-def test_a_submission_waits_for_the_runs_that_it_names(tmp_path: Path, submit) -> None:
+def test_a_submission_waits_for_the_runs_that_it_names(tmp_path: Path, submit, tools) -> None:
     submitted(tmp_path, "1", name="first")
     submitted(tmp_path, "2", name="second")
     history.ended(submitted(tmp_path, "3", name="third"), "COMPLETED")
@@ -306,7 +286,7 @@ def test_a_submission_waits_for_the_runs_that_it_names(tmp_path: Path, submit) -
         "kit: fourth (4) has ended already (FAILED): nothing to wait for",
     ]
     options = ["--dependency=afterok:1:2,afterany:1", "--kill-on-invalid-dep=yes"]
-    assert calls(tmp_path)[-1] == f"sbatch --parsable {' '.join(options)} {tmp_path}/run/run_script.sh"
+    assert tools.calls()[-1] == f"sbatch --parsable {' '.join(options)} {tmp_path}/run/run_script.sh"
     assert json.loads((tmp_path / "run/run.json").read_text())["sbatch_options"] == options
     assert "dependency" not in (tmp_path / "run/run_script.sh").read_text()
 
@@ -326,18 +306,18 @@ def test_a_submission_waits_for_both_jobs_of_one_run_directory(tmp_path: Path, t
         (("--after", "ok:1", "--slurm", "kill-on-invalid-dep=no"), "--dependency=afterok:1"),
     ],
 )
-def test_only_a_wait_that_can_become_vain_is_ended_by_slurm(arguments: tuple[str, ...], options: str, tmp_path: Path, submit) -> None:
+def test_only_a_wait_that_can_become_vain_is_ended_by_slurm(arguments: tuple[str, ...], options: str, tmp_path: Path, submit, tools) -> None:
     submitted(tmp_path, "1", name="first")
     submit(*arguments, "--output", "run")
-    assert calls(tmp_path)[-1] == f"sbatch --parsable {options} {tmp_path}/run/run_script.sh"
+    assert tools.calls()[-1] == f"sbatch --parsable {options} {tmp_path}/run/run_script.sh"
     assert ("#SBATCH --kill-on-invalid-dep=no\n" in (tmp_path / "run/run_script.sh").read_text()) == ("--slurm" in arguments)
 
 
-def test_a_dry_run_shows_what_it_would_wait_for_and_asks_nobody(tmp_path: Path, submit) -> None:
+def test_a_dry_run_shows_what_it_would_wait_for_and_asks_nobody(tmp_path: Path, submit, tools) -> None:
     submitted(tmp_path, "1")
     done = submit("--after", "1", "--dry-run")
     assert done.stderr.endswith("kit: to be submitted by: sbatch --dependency=afterok:1 --kill-on-invalid-dep=yes run_script.sh\n")
-    assert calls(tmp_path) == [] and not (tmp_path / "runs/train").exists()
+    assert tools.calls() == [] and not (tmp_path / "runs/train").exists()
 
 
 def test_settings_that_the_run_before_may_write_are_said_to_be_those_of_now(tmp_path: Path, submit) -> None:
@@ -370,7 +350,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_wait_in_vain_is_refused(case: str, tmp_path: Path, submit) -> None:
+def test_a_wait_in_vain_is_refused(case: str, tmp_path: Path, submit, tools) -> None:
     arguments, message = REFUSED[case]
     submitted(tmp_path, "1")
     history.ended(submitted(tmp_path, "3", name="good"), "COMPLETED")
@@ -381,7 +361,7 @@ def test_a_wait_in_vain_is_refused(case: str, tmp_path: Path, submit) -> None:
     noted_run(folder, "here", 1, 1, "6", local=True)
     done = submit("--after", *arguments, "--output", "run", check=False)
     assert done.returncode == 2 and done.stderr.startswith(message) and "\n  fix: " in done.stderr
-    assert not any(line.startswith("sbatch") for line in calls(tmp_path)) and not (tmp_path / "run").exists()
+    assert not any(line.startswith("sbatch") for line in tools.calls()) and not (tmp_path / "run").exists()
 
 
 def test_a_job_that_slurm_has_forgotten_is_explained(tmp_path: Path, submit, tools) -> None:

@@ -36,26 +36,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state/kit/runs.jsonl"
 
 
-@pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts a shell script under a Slurm command's name first on PATH; it notes its calls."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-    def put(name: str, says: str) -> None:
-        """`@` in what it says is where runs are."""
-        says = says.replace("@", f"{tmp_path}/runs")
-        (folder / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/calls\ncat <<'END'\n{says}\nEND\n")
-        (folder / name).chmod(0o755)
-
-    return put
-
-
-def calls(tmp_path: Path) -> list[str]:
-    return (tmp_path / "calls").read_text().split() if (tmp_path / "calls").exists() else []
-
-
 def submitted(tmp_path: Path, job_id: str, name: str = "train", said: str = "") -> history.Run:
     folder = tmp_path / f"runs/{name}-{job_id}"
     (folder / "log" / job_id).mkdir(parents=True)
@@ -111,7 +91,7 @@ def test_every_state_is_shown_with_its_reason_by_one_call(tmp_path: Path, tools)
         "7": ("FAILED", "node2: rank 3 (local rank 1) exited with code 7", ""),
         "8": ("CANCELLED", "", ""),
     }
-    assert calls(tmp_path) == ["squeue"]
+    assert [call.split()[0] for call in tools.calls()] == ["squeue"]
     assert [run.state for run in history.runs()] == ["", "", "", "TIMEOUT", "", "", "COMPLETED", "FAILED", "CANCELLED"]
 
 
@@ -204,7 +184,7 @@ def test_what_slurm_has_forgotten_and_no_log_tells_its_accounts_may_know(tmp_pat
     assert [item.state for item in status.query(history.runs())] == ["LOST", "LOST"]
     tools("sacct", "1|CANCELLED by 1000|@/train-1")
     assert [item.state for item in status.query(history.runs())] == ["CANCELLED", "LOST"]
-    assert calls(tmp_path) == ["squeue", "squeue", "sacct"]
+    assert [call.split()[0] for call in tools.calls()] == ["squeue", "squeue", "sacct"]
 
 
 def cpu_of_children_s() -> float:
@@ -232,7 +212,7 @@ def test_a_thousand_ended_runs_need_no_call_and_a_thousand_active_ones_need_one(
         assert len(kit_anew("status", PATH=os.environ["PATH"], XDG_STATE_HOME=str(state.parent.parent)).stdout.splitlines()) == 1001
         bare.append(middle - start)
         whole.append(cpu_of_children_s() - middle)
-    assert calls(tmp_path) == ["squeue"] * 5
+    assert [call.split()[0] for call in tools.calls()] == ["squeue"] * 5
     assert min(whole) < 9 * min(bare), (min(whole), min(bare))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import grp
 import os
-from pathlib import Path
 
 import pytest
 from kit.base.errors import KitError
@@ -30,21 +29,9 @@ PartitionName=empty Default=NO MaxTime=04:00:00 State=UP
 """
 
 
-@pytest.fixture
-def slurm_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    def put(command: str, text: str, code: int = 0) -> None:
-        (tmp_path / f"{command}.txt").write_text(text)
-        (tmp_path / command).write_text(f"#!/bin/sh\ncat '{tmp_path}/{command}.txt'\nexit {code}\n")
-        (tmp_path / command).chmod(0o755)
-
-    return put
-
-
-def test_partitions_and_their_nodes_are_read(slurm_says) -> None:
-    slurm_says("sinfo", SINFO)
-    slurm_says("scontrol", PARTITIONS)
+def test_partitions_and_their_nodes_are_read(tools) -> None:
+    tools("sinfo", SINFO)
+    tools("scontrol", PARTITIONS)
     found = facts.ask()
     a100, h100 = Kind(2, 128, 1031000, {"a100": 4}, ("ib", "a100")), Kind(1, 192, 2063000, {"h100": 8}, ("h100",))
     assert found == {
@@ -75,10 +62,10 @@ def test_partitions_and_their_nodes_are_read(slurm_says) -> None:
         ("Exclusive=NO OverSubscribe=YES:4", False),
     ],
 )
-def test_a_partition_that_shares_no_nodes_is_known_in_the_words_of_each_slurm(words: str, exclusive: bool, slurm_says) -> None:
+def test_a_partition_that_shares_no_nodes_is_known_in_the_words_of_each_slurm(words: str, exclusive: bool, tools) -> None:
     """Since 26.05 it has a word of its own: src/api/partition_info.c."""
-    slurm_says("sinfo", SINFO)
-    slurm_says("scontrol", f"PartitionName=gpu {words} State=UP\n")
+    tools("sinfo", SINFO)
+    tools("scontrol", f"PartitionName=gpu {words} State=UP\n")
     assert facts.ask()["gpu"].exclusive == exclusive
 
 
@@ -123,7 +110,7 @@ def test_one_gpu_of_each_node_is_named_by_its_type_where_all_have_that(gres: lis
 
 
 @pytest.mark.parametrize(("allowed", "hidden"), [("root,staff", True), ("root,ml", False), ("ALL", False)])
-def test_the_users_groups_are_known_at_a_site_that_lists_none(allowed: str, hidden: bool, slurm_says, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_groups_are_known_at_a_site_that_lists_none(allowed: str, hidden: bool, tools, monkeypatch: pytest.MonkeyPatch) -> None:
     """SSSD answers for each number, but lists no groups; and a number may have no name."""
 
     def one(number: int) -> grp.struct_group:
@@ -135,20 +122,20 @@ def test_the_users_groups_are_known_at_a_site_that_lists_none(allowed: str, hidd
     monkeypatch.setattr(os, "getgroups", lambda: [4000, 4001])
     monkeypatch.setattr(grp, "getgrall", list)
     monkeypatch.setattr(grp, "getgrgid", one)
-    slurm_says("sinfo", SINFO)
-    slurm_says("scontrol", f"PartitionName=gpu AllowGroups={allowed} State=UP")
+    tools("sinfo", SINFO)
+    tools("scontrol", f"PartitionName=gpu AllowGroups={allowed} State=UP")
     assert facts.ask()["gpu"].hidden is hidden
 
 
-def test_accounts_are_unknown_where_slurm_keeps_none(slurm_says) -> None:
-    slurm_says("sacctmgr", "", code=1)
+def test_accounts_are_unknown_where_slurm_keeps_none(tools) -> None:
+    tools("sacctmgr", "", code=1)
     assert facts.accounts("hydra") is None
-    slurm_says("sacctmgr", "ml|\nphysics|gpu\nphysics|cpu\n")
+    tools("sacctmgr", "ml|\nphysics|gpu\nphysics|cpu\n")
     assert facts.accounts("hydra") == {"ml": set(), "physics": {"gpu", "cpu"}}
 
 
-def test_a_silent_slurm_is_an_error_of_two_lines(slurm_says) -> None:
-    slurm_says("scontrol", PARTITIONS)
-    slurm_says("sinfo", "", code=1)
+def test_a_silent_slurm_is_an_error_of_two_lines(tools) -> None:
+    tools("scontrol", PARTITIONS)
+    tools("sinfo", "", code=1)
     with pytest.raises(KitError, match="sinfo refuses"):
         facts.ask()
