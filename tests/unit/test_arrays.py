@@ -153,7 +153,7 @@ def test_who_waits_for_one_task_forgets_no_end_of_the_others(tmp_path: Path, sta
     assert job_watch.until_the_end(run, lambda _: None, 1).state == "COMPLETED"
     assert len(tools.calls()) == len(asked)
     assert [json.loads(line)["ends"] for line in state.read_text().splitlines()] == [{}, {"NODE_FAIL": "0"}, {"NODE_FAIL": "0", "COMPLETED": "1"}]
-    assert (history.runs()[0].state, array_status.task(status.query(history.runs())[0], 0).state) == ("NODE_FAIL", "NODE_FAIL")
+    assert (history.runs()[0].state, status.task_of(status.query(history.runs())[0], 0).state) == ("NODE_FAIL", "NODE_FAIL")
 
 
 def test_python_finds_all_tasks_of_an_array_of_which_one_was_submitted_again(tmp_path: Path, tools) -> None:

@@ -185,13 +185,6 @@ def _state(found: tuple[Status, ...]) -> str:
     return min(counts, key=lambda state: (order[state], -counts[state]))
 
 
-def task(shown: Status, which: Optional[int]) -> Status:
-    """Return the status of one task of an array, by its number; without one that of the run."""
-    if which is None:
-        return shown
-    return next(each for each in tasks(shown) if each.run.task == which)
-
-
 def measured(tasks: tuple[Status, ...]) -> tuple[Status, ...]:
     """Return tasks of one array with what those that have ended used, by their events.
 

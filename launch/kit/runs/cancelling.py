@@ -41,7 +41,7 @@ def cancel_all(words: Sequence[str], task: Optional[int]) -> Iterator[str | KitE
             continue
         found, number = next(answers), each[1]
         try:
-            yield _cancel(array_status.task(found, number), number)
+            yield _cancel(status.task_of(found, number), number)
         except KitError as error:
             yield error
 

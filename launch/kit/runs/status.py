@@ -240,7 +240,8 @@ def task_of(found: Status, number: Optional[int]) -> Status:
     """Return one task of an array's status, with what it used; without a number, the whole."""
     if number is None:
         return found
-    return array_status.measured((array_status.task(found, number),))[0]
+    one = next(each for each in array_status.tasks(found) if each.run.task == number)
+    return array_status.measured((one,))[0]
 
 
 def running(word: str, task: Optional[int]) -> Run:
