@@ -83,7 +83,8 @@ def test_a_program_reads_all_attempts_or_one(run: history.Run) -> None:
 
 def ends(run: history.Run) -> list[log_files.LogEnd]:
     found = events.read(run.job_paths.logs)
-    return log_files.ends(run.job_paths, found, log_files.stems(run.job_paths, found))
+    place = run.job_paths.attempt_logs(events.last_number(found))
+    return log_files.ends(place, found, log_files.stems(place))
 
 
 def test_status_tells_the_last_lines_of_the_last_attempt(run: history.Run) -> None:

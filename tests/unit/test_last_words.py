@@ -143,8 +143,7 @@ def test_a_nodes_last_line_is_none_of_torchruns_report(end: str, tmp_path: Path)
     event_lines.add(logs, "n2", "rank_ended", node="n2", rank=3, code=137, stopped=False)
 
     def shown() -> dict[str, str]:
-        job, found = RunPaths(tmp_path).job("7"), events.read(logs)
-        return {each.name: each.last_line for each in log_files.ends(job, found, log_files.stems(job, found))}
+        return {each.name: each.last_line for each in log_files.ends(logs, events.read(logs), log_files.stems(logs))}
 
     gone = "[rank0] RuntimeError: Connection closed by peer"
     assert shown() == {"n1": gone, "n2": "[rank2] epoch 7", "n3": "(nothing yet)", "rank3": "(nothing)", "rank4": "(nothing yet)"}

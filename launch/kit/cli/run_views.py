@@ -79,12 +79,12 @@ def _logs(run: Run, most: Optional[int] = None) -> tuple[NcclNetwork, list[LogEn
     """Return what a run's last attempt says of its network, its logs, and how many more it has."""
     found = events.read(run.job_paths.logs)
     place = run.job_paths.attempt_logs(events.last_number(found))
-    stems = chosen = log_files.stems(run.job_paths, found)
+    stems = chosen = log_files.stems(place)
     if most and len(stems) > most:
         failed = [f"rank{each.rank}" for each in events.failed_ranks(found)]
         there = set(stems)  # ranks that failed in an earlier attempt may have none in the last
         chosen = list(dict.fromkeys([*filter(there.__contains__, failed), *stems]))[:most]
-    logs = log_files.ends(run.job_paths, found, chosen)
+    logs = log_files.ends(place, found, chosen)
     return nccl_network.read(place, found), logs, len(stems) - len(chosen)
 
 

@@ -124,17 +124,15 @@ class LogEnd(NamedTuple):
     last_line: str
 
 
-def stems(job: JobPaths, found: list[events.Event]) -> list[str]:
-    """Return the names of the logs of an attempt, such as node1 or rank7, those of nodes first."""
+def stems(place: Path) -> list[str]:
+    """Return the names of an attempt's logs, such as node1 or rank7, those of nodes first."""
     # There may be 40,000 of them: only names are handled that need no look at the file system.
-    place = str(job.attempt_logs(events.last_number(found)))
     known = [name[: -len(".out")] for name in safe_read.names(place) if name.endswith(".out")]
     return sorted(known, key=lambda stem: (stem.startswith("rank"), natural(stem)))
 
 
-def ends(job: JobPaths, found: list[events.Event], chosen: list[str]) -> list[LogEnd]:
-    """Return the ends of these logs of an attempt, by its events."""
-    place = str(job.attempt_logs(events.last_number(found)))
+def ends(place: Path, found: list[events.Event], chosen: list[str]) -> list[LogEnd]:
+    """Return the ends of these logs of an attempt, by the folder of its logs and its events."""
     codes = {f"rank{each.rank}": each.code for each in events.failed_ranks(found)}
     has_ended = events.last(found, "ends") is not None
     found_ends = []
