@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
-from kit.base import assets
+from kit.base import assets, program_output
 from kit.base.errors import KitError, UsageError
 from kit.diagnose.flight import flight
 from kit.diagnose.flight.stuck import Stuck
@@ -204,20 +203,13 @@ def _compared(answers: Answers, hosts: list[str], per_node: int, *, is_local: bo
 
 def _run_here(command: list[str]) -> str:
     """Return what a command prints on this machine."""
-    try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE_S,
-        ).stdout
-    except subprocess.TimeoutExpired:
+    done = program_output.ask(command, PATIENCE_S)
+    if done is None:
         raise KitError(
             f"this machine did not show its processes within {PATIENCE_S} s",
             "try again, or: kit hang --no-pause",
-        ) from None
+        )
+    return done.stdout.decode("utf-8", "replace")
 
 
 def _py_spy(run: Run) -> list[str]:
