@@ -26,10 +26,7 @@ def last_job(run: RunPaths, job_id: str) -> str:
 
 def followed_by(logs: Path) -> str:
     """Return the id of the job that continues the one of this log folder; empty if none does."""
-    try:
-        next_id = safe_read.read(logs / CONTINUED_BY, 4096).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
+    next_id = safe_read.text(logs / CONTINUED_BY, 4096).strip()
     # A full disk leaves it empty, or cuts it off; and the job's own program may write there.
     is_id = slurm.ID.fullmatch(next_id) and next_id.partition("_")[2] == logs.name.partition("_")[2]
     return next_id if is_id else ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import glob
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Optional
 
 from kit import slurm
 from kit.base.errors import KitError, Problem
+from kit.files import safe_read
 from kit.plan import staging
 from kit.runs import history
 
@@ -31,10 +31,8 @@ def warning(run: Path) -> Optional[Problem]:
 
 def _is_exported(run: Path) -> bool:
     """Return whether this machine is the file server: then nodes may see its disk."""
-    lines: list[str] = []
-    for path in (path for pattern in EXPORTS for path in glob.glob(pattern)):
-        with suppress(OSError):
-            lines += Path(path).read_text(errors="replace").splitlines()
+    files = (file for pattern in EXPORTS for file in glob.glob(pattern))
+    lines = (line for file in files for line in safe_read.text(file).splitlines())
     found = (re.match(r'"([^"]+)"|([^\s#"]+)', line) for line in lines)
     exports = [(each[1] or each[2]).replace("\\040", " ") for each in found if each]
     return any((run.resolve() / "x").is_relative_to(export) for export in exports)

@@ -24,11 +24,11 @@ _HEAD = 1 << 18  # bytes of each: NCCL starts early
 # The clearest first: https://github.com/NVIDIA/nccl, src/init.cc, src/plugin/net.cc and
 # src/transport/net.cc. The last ones are all that old versions say.
 _WORDS = (
-    re.compile(rb"NCCL INFO Using network ([^\r\n]{1,60})"),
-    re.compile(rb"NCCL INFO Assigned NET plugin ([^\r\n]{1,60}?) to comm"),
-    re.compile(rb"NCCL INFO Channel [^\r\n]{1,200} via NET/([^/\r\n]{1,60})/"),
-    re.compile(rb"NCCL INFO NET/(IB|OFI) ?(?:: Using|Selected [Pp]rovider) "),
-    re.compile(rb"NCCL INFO NET/(Socket) : Using "),
+    re.compile(r"NCCL INFO Using network ([^\r\n]{1,60})"),
+    re.compile(r"NCCL INFO Assigned NET plugin ([^\r\n]{1,60}?) to comm"),
+    re.compile(r"NCCL INFO Channel [^\r\n]{1,200} via NET/([^/\r\n]{1,60})/"),
+    re.compile(r"NCCL INFO NET/(IB|OFI) ?(?:: Using|Selected [Pp]rovider) "),
+    re.compile(r"NCCL INFO NET/(Socket) : Using "),
 )
 
 
@@ -70,11 +70,8 @@ def _used(place: Path) -> tuple[str, ...]:
     """Return the networks that NCCL names in the logs of some ranks."""
     logs = [name for name in safe_read.names(place) if re.fullmatch(r"rank\d+\.out", name)]
     logs.sort(key=lambda name: (len(name), name))
-    used: set[bytes] = set()
+    used: set[str] = set()
     for name in logs[:: -(-len(logs) // _MOST) or 1]:
-        try:
-            head = safe_read.start(place / name, _HEAD)
-        except OSError:
-            continue
+        head = safe_read.text(place / name, _HEAD)
         used.update(next(filter(None, (set(words.findall(head)) for words in _WORDS)), set()))
-    return tuple(sorted({printable(word.decode("utf-8", "replace")).strip() for word in used}))
+    return tuple(sorted({printable(word).strip() for word in used}))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from kit.base.errors import KitError, UsageError
+from kit.files import safe_read
 from kit.slurm import reasons, sentences
 
 PATIENCE_S = 120.0  # for a command of Slurm
@@ -118,11 +119,8 @@ def _fix_of_script(script: Path, words: str) -> str:
     named = re.search(r"(?:^|\s)'?--([a-z][a-z-]+)", words)
     meant = {"Invalid node name": "exclude|nodelist", "Invalid job array": "array"}
     option = named[1] if named else next((meant[each] for each in meant if each in words), "")
-    found: list[str] = []
-    if option:
-        with contextlib.suppress(OSError):
-            text = script.read_text(encoding="utf-8", errors="replace")
-            found = re.findall(rf"^#SBATCH (--(?:{option})(?:=.*)?)$", text, re.MULTILINE)
+    pattern = rf"^#SBATCH (--(?:{option})(?:=.*)?)$"
+    found = re.findall(pattern, safe_read.text(script), re.MULTILINE) if option else []
     if not found:
         look = "see the #SBATCH lines: kit submit JOB --dry-run; partitions and limits: sinfo"
         return reasons.fix_of_refusal(words) or look

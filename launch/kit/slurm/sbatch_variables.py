@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Optional
 
+from kit.files import safe_read
 from kit.slurm import gpu_request
 
 Options = Mapping[str, Optional[str]]
@@ -68,8 +70,9 @@ def also_read(options: Options) -> dict[str, str]:
     return {key: value for key, value in shell if key.startswith("SBATCH_") and key not in lost}
 
 
-def of_script(text: str) -> set[str]:
-    """Return the variables that sbatch must not see, of the #SBATCH lines of a script."""
+def of_script(script: Path) -> set[str]:
+    """Return the variables that sbatch must not see beside a script with #SBATCH lines."""
+    text = safe_read.text(script)  # where it cannot be read, sbatch says so
     lines = re.findall(r"^#SBATCH --([a-z][a-z-]*)(?:=(.*))?$", text, re.MULTILINE)
     return overridden({option: value.strip("\"'") for option, value in lines})
 

@@ -22,7 +22,7 @@ _SUBMITTED = re.compile(
 def submit(script: Path, options: Sequence[str]) -> Job:
     """Submit a script. Raise Unsure if Slurm may have accepted it, KitError if it has not."""
     command = ["sbatch", "--parsable", *options, str(script)]
-    done = client.run(command, without=_overridden(script), is_alone=True)
+    done = client.run(command, without=sbatch_variables.of_script(script), is_alone=True)
     # --parsable prints "id" or "id;cluster"; a site's wrapper may add lines, or drop the option.
     found = {
         Job(job_id, cluster or named) for job_id, cluster, named in _SUBMITTED.findall(done.stdout)
@@ -53,17 +53,9 @@ class Unknown(client.Unsure):
 def test_only(script: Path, options: Sequence[str]) -> str:
     """Return Slurm's estimate of when and where the job would start, without submitting it."""
     command, times = ["sbatch", "--test-only", *options, str(script)], {"SLURM_TIME_FORMAT": _TIMES}
-    done = client.run(command, variables=times, without=_overridden(script))
+    done = client.run(command, variables=times, without=sbatch_variables.of_script(script))
     client.check(command, done, script)
     return (done.stdout or re.sub(r"^sbatch: ", "", done.stderr)).strip()  # it answers on stderr
-
-
-def _overridden(script: Path) -> set[str]:
-    """Return the variables that sbatch must not see beside this script."""
-    try:
-        return sbatch_variables.of_script(script.read_text(encoding="utf-8", errors="replace"))
-    except OSError:  # sbatch says so
-        return set()
 
 
 def estimate(options: sbatch_variables.Options) -> str:
