@@ -949,15 +949,19 @@ def test_unknown_nodes_are_a_mistake_of_the_command(kit: Callable, without_slurm
     assert (done.returncode, done.stderr) == (2, "kit: --nodelist: Slurm knows no node node7\n  fix: to see the nodes: sinfo --Node\n")
 
 
-@pytest.mark.parametrize(("elsewhere", "is_told"), [("", True), ("other", False)])
-def test_an_association_with_another_cluster_of_the_same_slurmdbd_is_none_here(elsewhere: str, is_told: bool, kit: Callable, without_slurm: Path) -> None:
+@pytest.mark.parametrize(("elsewhere", "slurmdbd", "is_told"), [("", "is up", True), ("other", "is up", False), ("", "is down", False)])
+def test_an_association_with_another_cluster_of_the_same_slurmdbd_is_none_here(
+    elsewhere: str, slurmdbd: str, is_told: bool, kit: Callable, without_slurm: Path
+) -> None:
     slurm(without_slurm, "exit 1")
     config = r"$'AccountingStorageType = accounting_storage/slurmdbd\nAccountingStorageEnforce = associations\nClusterName = hydra'"
     (without_slurm / "scontrol").write_text(SCONTROL.replace("'ProctrackType = proctrack/cgroup'", config))
-    (without_slurm / "sacctmgr").write_text("#!/bin/bash\n[[ $* == *cluster=hydra* ]] || echo 'ml|'\n")
+    answer = "[[ $* == *cluster=hydra* ]] || echo 'ml|'" if slurmdbd == "is up" else "echo 'sacctmgr: error: Connection refused' >&2; exit 1"
+    (without_slurm / "sacctmgr").write_text(f"#!/bin/bash\n{answer}\n")
     (without_slurm / "sacctmgr").chmod(0o755)
     done = kit("doctor", check=False, PATH=str(without_slurm), SBATCH_CLUSTERS=elsewhere, timeout_s=30)
     assert ("(sacctmgr shows no association with hydra)" in done.stdout) == is_told
+    assert "Connection refused" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", ["doctor", "init"])

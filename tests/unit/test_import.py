@@ -1409,3 +1409,6 @@ def test_a_line_that_is_not_utf8_is_refused_and_a_comment_is_not(tmp_path: Path)
         importer.read(script, {})
     fix = f"convert the script first: iconv -f latin1 -t utf-8 '{script}' >new.sbatch"
     assert refusal.value.problems == [(f"{script}:2", "this line is not UTF-8", fix)]
+    script.write_bytes(b"#!/bin/bash\n" + b"#" * 1_000_000 + b"\npython t.py\n")
+    with pytest.raises(UsageError, match="is longer than 1 MB"):  # not a script without its end
+        importer.read(script, {})

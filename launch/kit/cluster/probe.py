@@ -28,7 +28,7 @@ SHARED = re.compile(
 IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 # The number of values without which a line was cut off.
 LENGTHS = {
-    **dict.fromkeys(("half-made", "unknown-name"), 1),
+    **dict.fromkeys(("half-made", "unknown-name", "setuid", "containers"), 1),
     **dict.fromkeys(("tool", "stopped", "mount", "interface", "rdma"), 2),
     **dict.fromkeys(("loopback-name", "cannot-mount", "cannot-mount-data"), 2),
     "limit": 3,

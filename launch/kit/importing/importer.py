@@ -92,10 +92,13 @@ def _facts(draft: Draft) -> dict[str, str]:
 
 def _text(path: Path) -> str:
     try:
-        content = safe_read.start(path, yaml_source.MOST_BYTES)
+        content = safe_read.start(path, yaml_source.MOST_BYTES + 1)
     except OSError as error:
         fix = "name a batch script: kit import old.sbatch"
         raise UsageError(f"cannot be read: {error.strerror}", fix, where=str(path)) from None
+    if len(content) > yaml_source.MOST_BYTES:
+        problem = f"is longer than {yaml_source.MOST_BYTES // 10**6} MB"
+        raise UsageError(problem, "put data into a file of its own", where=str(path))
     for number, line in enumerate(content.split(b"\n"), 1):
         is_comment = line.lstrip().startswith(b"#") and not line.startswith(b"#SBATCH")
         if line.decode("utf-8", "replace").encode() != line and not is_comment:

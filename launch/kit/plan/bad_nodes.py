@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 from kit import slurm
 from kit.base.formats import DAY_S
-from kit.files import notes, safe_read
+from kit.files import notes, replace, safe_read
 
 REMEMBERED_S = DAY_S
 PATIENCE_S = 5
@@ -83,7 +83,7 @@ def forget(path: str, name: str) -> bool:
     lines = _lines(path)
     kept = [line for line in lines if line.split(" ")[1:2] != [name]]
     if is_noted := len(kept) < len(lines):
-        Path(path).write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        replace.text(Path(path), "".join(f"{line}\n" for line in kept))
     return is_noted
 
 
