@@ -279,9 +279,9 @@ def test_warnings_come_with_the_errors_but_for_those_of_the_same_place(kit, tmp_
 
 def test_a_run_directory_holds_exactly_what_is_promised_and_is_its_owners_alone(kit, tmp_path: Path, program: Path) -> None:
     kit("render", "train.py", "--output", "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == "code code.sha256 env.sh lib log run.json run_script.sh torchrun.sh".split()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == "code env.sh lib log run.json run.sha256 run_script.sh torchrun.sh".split()
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "out/env.sh").stat().st_mode & 0o777 == 0o600
+    assert [(tmp_path / "out" / name).stat().st_mode & 0o777 for name in ("env.sh", "run.sha256")] == [0o600, 0o600]
 
 
 def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: Path) -> None:

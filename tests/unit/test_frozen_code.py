@@ -341,7 +341,7 @@ def test_a_folder_that_becomes_a_link_before_it_is_copied_keeps_its_files(projec
     write(project.parent, disk__list_txt="of the disk")
     (project / "link").symlink_to(project.parent / "disk")
     sources = found(project)._replace(names=("link", "link/list.txt", "link/new", "data/list.txt", "data/list.txt"))
-    snapshot.copy(snapshot.Snapshot(sources, str(project), (), False, ()), project.parent / "code")
+    snapshot.copy(snapshot.Snapshot(sources, str(project), (), False, ()), project.parent / "code", {})
     assert os.listdir(project.parent / "disk") == ["list.txt"] and (project.parent / "disk/list.txt").read_text() == "of the disk"
     assert (project.parent / "code/data/list.txt").read_text() == "1"
 
@@ -596,10 +596,10 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_left(project: Path, 
 
     monkeypatch.setattr("builtins.open", refuse)  # root may read all
     with pytest.raises(KitError, match=f"cannot read {project}/train.py for the snapshot of the code: Permission denied"):
-        snapshot.copy(taken, tmp_path / "code")
+        snapshot.copy(taken, tmp_path / "code", {})
     monkeypatch.undo()
     (project / "train.py").unlink()
-    assert snapshot.copy(taken, tmp_path / "other")["files"] == 0  # an editor's temporary file may vanish
+    assert snapshot.copy(taken, tmp_path / "other", {})["files"] == 0  # an editor's temporary file may vanish
 
 
 def test_a_disk_that_fills_up_leaves_nothing(kit, project: Path) -> None:

@@ -1279,26 +1279,55 @@ def test_the_files_of_a_rerun_are_new_so_that_a_site_that_removes_old_files_leav
     assert (tmp_path / "r2/code/train.py").stat().st_mode & 0o777 == 0o750
 
 
-def test_a_rerun_of_an_edited_run_says_so(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
-    call("submit", "train.py", "--code", "live", "--output", "r1", "--", "--save", "x")
-    env = (tmp_path / "r1/env.sh").read_text()
-    (tmp_path / "r1/env.sh").write_text(env.replace("--save", "--mine"))
-    assert "kit: changed since the submission: env.sh; " in call("rerun", "r1", "--output", "r3")[2]
-    assert run_dir.load(tmp_path / "r3")["edited"] == ("env.sh",)
+EDITS = {
+    "run_script.sh": ("#SBATCH --nodes=1", "#SBATCH --nodes=2"),
+    "env.sh": ("NPROC_PER_NODE=1", "NPROC_PER_NODE=2"),
+    "setup.sh": ("echo 1", "echo 2"),
+    "script.sh": ("echo ü", "echo 2"),
+    "lib/rank.sh": ("\n", "\n# mine\n"),
+}
 
 
-def test_lines_of_bash_that_were_edited_in_a_run_directory_are_told(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+@pytest.mark.parametrize("edited", [*EDITS, "setup.sh is gone"])
+def test_whatever_is_edited_in_a_run_directory_is_told_once(edited: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    """By kit diff also of the rerun, and of that one's rerun: what run.json says is not what runs there, either."""
     (tmp_path / "job.yaml").write_text("name: x\nruntime: none\nsetup: echo 1\nscript: |\n  echo ü\n  python train.py\n")
-    call("submit", "job.yaml", "--output", "r1")
+    call("submit", "job.yaml", "--output", "r1", "--slurm", "dependency=afterok:1")
     assert "changed" not in call("rerun", "r1", "--output", "r2")[2] and "edited" not in run_dir.load(tmp_path / "r2")
-    for name in ("setup.sh", "script.sh"):
-        with (tmp_path / "r2" / name).open("a") as file:
-            file.write("echo 2\n")
-    assert "kit: changed since the submission: script.sh, setup.sh; " in call("rerun", "r2", "--output", "r3")[2]
-    assert run_dir.load(tmp_path / "r3")["edited"] == ("script.sh", "setup.sh")
-    lines = [f"  r2: the edited {name} runs; kit compared run.json, which says otherwise" for name in ("script.sh", "setup.sh")]
-    assert call("diff", "r1", "r2")[1].partition("\nedited by hand:\n")[2].splitlines() == lines
-    assert "edited by hand" not in call("diff", "r2", "r3")[1]
+    for run in ("r1", "r2"):
+        subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "run.sha256"], cwd=run, check=True)
+    name, file = edited.split()[0], tmp_path / "r2" / edited.split()[0]
+    text = file.read_text()
+    file.write_text(text.replace(*EDITS[name], 1))
+    assert file.read_text() != text
+    if edited != name:
+        file.unlink()
+    assert f"kit: changed since the submission: {name}; " in call("rerun", "r2", "--output", "r3")[2]
+    assert "changed" not in call("rerun", "r3", "--output", "r4")[2]
+    line = f"{name} was edited or removed; kit compared run.json, which was not"
+    for run in ("r2", "r3", "r4"):
+        assert call("diff", "r1", run)[1].partition("\nedited by hand:\n")[2] == f"  {run}: {line}\n"
+    assert [call("diff", "r2", "r3")[0], call("diff", "r3", "r4")[0]] == [0, 0]
+    assert [run_dir.load(tmp_path / run).get("edited", ()) for run in ("r2", "r3", "r4")] == [(), (name,), (name,)]
+
+
+@pytest.mark.parametrize("typed", [["--sweep", "lr=1,2", "--", "--lr", "{lr}"], ["--array", "0-3"], ["--slurm", "dependency=afterok:1"]])
+def test_what_kit_edits_itself_is_not_called_edited(typed: list[str], fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "r1", *typed)
+    for before, after, more in (("r1", "r2", []), ("r2", "r3", ["--task", "1"] if "--slurm" not in typed else []), ("r3", "r4", [])):
+        code, _, errors = call("rerun", before, *more, "--output", after)
+        assert code == 0 and "changed" not in errors
+        assert "edited by hand" not in call("diff", before, after)[1]
+
+
+def test_of_a_run_of_an_older_kit_nobody_knows_what_was_edited(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--output", "r1")
+    (tmp_path / "r1/run.sha256").unlink()
+    for before, after in (("r1", "r2"), ("r2", "r3")):
+        with (tmp_path / before / "env.sh").open("a") as file:
+            file.write("# mine\n")
+        code, _, errors = call("rerun", before, "--output", after)
+        assert code == 0 and "changed" not in errors and not (tmp_path / after / "run.sha256").exists()
 
 
 def test_what_was_edited_by_hand_ran_elsewhere_or_is_gone_is_not_called_the_same(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
@@ -1311,7 +1340,7 @@ def test_what_was_edited_by_hand_ran_elsewhere_or_is_gone_is_not_called_the_same
     env = (tmp_path / "r2/env.sh").read_text()
     (tmp_path / "r2/env.sh").write_text(env.replace("LR=1", "LR=5"))
     code, out, _ = call("diff", "r1", "r2")
-    assert code == 1 and out.endswith("\nedited by hand:\n  r2: the edited env.sh runs; kit compared run.json, which says otherwise\n")
+    assert code == 1 and out.endswith("\nedited by hand:\n  r2: env.sh was edited or removed; kit compared run.json, which was not\n")
     (tmp_path / "r2/env.sh").write_text(env)
     for run, driver in (("r1", "550.90.07"), ("r2", "570.86.15")):
         event_lines.add(tmp_path / run / "log/1", "ready", "node_ready", node="n1", machine=f"Linux 5.14, NVIDIA {driver}")
@@ -1330,10 +1359,7 @@ def test_a_rerun_says_which_of_its_code_is_not_as_it_was_copied(fake: ScriptedSl
     (tmp_path / "project/link.py").symlink_to("train.py")
     (tmp_path / "project/__init__.py").touch()
     call("submit", "train.py", "--workdir", "project", "--output", "r1")
-    assert (
-        subprocess.run(["sha256sum", "--check", "../code.sha256"], cwd="r1/code").returncode == 0
-        and len((tmp_path / "r1/code.sha256").read_text().splitlines()) == 4
-    )
+    assert subprocess.run(["sha256sum", "--check", "run.sha256"], cwd="r1").returncode == 0 and (tmp_path / "r1/run.sha256").read_text().count("  code/") == 4
     (tmp_path / "r1/code/results.txt").write_text("1\n")  # beside the program, by its __file__
     assert "changed" not in call("rerun", "r1", "--output", "r2")[2]
     (tmp_path / "r1/code/train.py").write_text("# train.py!\n")
@@ -1341,7 +1367,10 @@ def test_a_rerun_says_which_of_its_code_is_not_as_it_was_copied(fake: ScriptedSl
         (tmp_path / "r1/code" / name).unlink()
     assert "kit: changed since the submission: code/__init__.py, code/train.py, code/sub ü/lib.py; " in call("rerun", "r1", "--output", "r3")[2]
     assert run_dir.load(tmp_path / "r3")["edited"] == ("code/__init__.py", "code/train.py", "code/sub ü/lib.py")
-    assert "kit: changed since the submission: code/__init__.py, code/train.py, code/sub ü/lib.py; " in call("rerun", "r3", "--output", "r4")[2]
+    assert "changed" not in call("rerun", "r3", "--output", "r4")[2]
+    for run in ("r1", "r3"):
+        out = call("diff", "r2", run)[1]
+        assert "train.py" in out and "edited by hand" not in out  # what kit compares itself
 
 
 def test_a_rerun_does_not_wait_for_nodes_where_what_it_mounts_is_gone(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

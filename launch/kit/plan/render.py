@@ -179,7 +179,7 @@ def _program(plan: Plan) -> list[str]:
     checkpoints = sweep_table.word(plan.policy.checkpoints, sweep)
     names = " ".join(secret.name for secret in program.secrets)
     secrets = f"KIT_SECRETS='{names}' # the values are not here: docs/secrets.md\n" if names else ""
-    command, variables = words(plan)
+    command, variables = _words(plan)
     return [
         "",
         "# source, target, rw or ro; data: a squashfs file, whose content is mounted",
@@ -215,7 +215,7 @@ def mounts(container: Container) -> str:
     return f"KIT_MOUNTS=({lines}\n)"
 
 
-def words(plan: Plan) -> tuple[str, str]:
+def _words(plan: Plan) -> tuple[str, str]:
     """Return the lines of the command and of the job's variables.
 
     The run directory goes by its variable there, so that it may be moved.
@@ -231,14 +231,6 @@ def words(plan: Plan) -> tuple[str, str]:
 
     variables = "".join(f"\n  {name}={word(value)}" for name, value in program.env)
     return f"KIT_COMMAND=({' '.join(map(word, program.command))})\n", f"KIT_ENV=({variables}\n)\n"
-
-
-def is_edited(env: str, plan: Plan) -> bool:
-    """Return whether env.sh has another command, other variables or values of the sweep."""
-    sweep = plan.program.sweep
-    return not all(lines in env for lines in words(plan)) or (
-        sweep_table.unedited(sweep, env) != sweep
-    )
 
 
 def around(text: str, run_dir: str) -> list[str]:

@@ -174,20 +174,14 @@ def _frozen_env(env: dict[str, str], snapshot: Snapshot, place: str) -> dict[str
 # ---------------------------------------------------------------- the copy
 
 
-def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
-    """Copy the files to a new folder, and return what run.json says of it.
+def copy(snapshot: Snapshot, place: Path, written: dict[str, str]) -> CodeRecord:
+    """Copy the files to a new folder, and return what run.json says of it; add their sums.
 
-    Symbolic links remain links, and what was left out is linked to. Beside it are the files' sums.
+    Symbolic links remain links, and what was left out is linked to.
     """
     place.mkdir(mode=0o700)
-    made = {name: _copy_one(snapshot, name, place) for name in snapshot.sources.names}
-    copied = {name: content for name, content in made.items() if content is not None}
-    sums = "".join(
-        f"{content.sha256}  {name}\n"
-        for name, content in copied.items()
-        if content.sha256 and name.splitlines() == [name]
-    )
-    place.with_name(run_paths.SUMS).write_bytes(sums.encode("utf-8", "surrogateescape"))
+    sizes = [_copy_one(snapshot, name, place, written) for name in snapshot.sources.names]
+    copied = [size for size in sizes if size is not None]
     wanted, notes = snapshot.sources.to_link()
     linked = [name for name in wanted if _link(snapshot, name, place)]
     for note in notes:
@@ -196,19 +190,14 @@ def copy(snapshot: Snapshot, place: Path) -> CodeRecord:
         "live": False,
         "folder": run_paths.CODE,
         "files": len(copied),
-        "bytes": sum(content.bytes for content in copied.values()),
+        "bytes": sum(copied),
         "used": snapshot.used,
         "linked": len(linked),
     }
 
 
-class _Content(NamedTuple):
-    bytes: int = 0
-    sha256: str = ""  # of a file
-
-
-def _copy_one(snapshot: Snapshot, name: str, place: Path) -> Optional[_Content]:
-    """Return what was copied; None where the file, such as an editor's, is gone."""
+def _copy_one(snapshot: Snapshot, name: str, place: Path, written: dict[str, str]) -> Optional[int]:
+    """Return the size of the copy in bytes; None where the file, such as an editor's, is gone."""
     source, target = os.path.join(snapshot.sources.root, name), place / name
     if safe_write.is_behind_link(place, name) or os.path.lexists(target):
         return None  # a Mac's disk takes Data and data for one name
@@ -216,7 +205,7 @@ def _copy_one(snapshot: Snapshot, name: str, place: Path) -> Optional[_Content]:
     try:
         if os.path.islink(source):
             os.symlink(_link_target(os.readlink(source), name, snapshot.workdir), target)
-            return _Content()
+            return 0
         # No hard link: an editor that writes in place would change the copy.
         file = open(source, "rb")  # noqa: SIM115 - copying fails for other reasons
     except FileNotFoundError:
@@ -231,7 +220,8 @@ def _copy_one(snapshot: Snapshot, name: str, place: Path) -> Optional[_Content]:
         out.write(content)
         facts = os.fstat(file.fileno())
     target.chmod(0o700 if facts.st_mode & stat.S_IXUSR else 0o600)
-    return _Content(len(content), hashlib.sha256(content).hexdigest())
+    written[f"{run_paths.CODE}/{name}"] = hashlib.sha256(content).hexdigest()
+    return len(content)
 
 
 def _link_target(target: str, name: str, workdir: str) -> str:

@@ -13,7 +13,7 @@ from kit.base import redact
 from kit.files import safe_read, typed_json
 from kit.plan import key_files, run_paths
 from kit.plan.run_paths import RunPaths
-from kit.runs import edited, events, run_dir, run_record
+from kit.runs import events, run_dir, run_record, sums
 from kit.slurm import task_numbers
 
 MOST_LINES = 200  # of one file
@@ -80,6 +80,14 @@ class Side:
         """Return what a script says, or env.sh; nothing where it cannot be read."""
         text = safe_read.source(self.paths.folder / name)
         return text.replace(self.plan.layout.run_dir or "\0", "RUN")
+
+    def edited(self) -> list[str]:
+        """Return its scripts that were edited or removed; of a rerun, before that, too."""
+        folder, code = self.paths.folder, f"{run_paths.CODE}/"  # which is compared
+        written = {name: n for name, n in sums.read(folder).items() if not name.startswith(code)}
+        changed = sums.changed(written, sums.find(folder, written))
+        names = dict.fromkeys((*self.record.get("edited", ()), *changed))
+        return [name for name in names if not name.startswith(code)]
 
     def _show(self, value: Any) -> str:
         if isinstance(value, (list, tuple)):
@@ -215,11 +223,11 @@ def _code(one: Side, two: Side) -> list[str]:
 
 
 def _edited(one: Side, two: Side) -> list[str]:
-    """Return which files say something else than their run.json, by which runs are compared."""
+    """Return which scripts run.json does not know as they are, by which runs are compared."""
     return [
-        f"{side.name}: the edited {name} runs; kit compared run.json, which says otherwise"
+        f"{side.name}: {name} was edited or removed; kit compared run.json, which was not"
         for side in (one, two)
-        for name in edited.files(side.paths.folder, side.plan)
+        for name in side.edited()
         if one.text(name) != two.text(name)
     ]
 

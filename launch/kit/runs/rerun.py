@@ -20,7 +20,7 @@ from kit.plan.plan import Plan
 from kit.plan.resolve import check_line
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
-from kit.runs import array_status, edited, history, lookup, run_dir, run_record
+from kit.runs import array_status, history, lookup, run_dir, run_record, sums
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -78,19 +78,20 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
 
 def write(earlier: EarlierRun, plan: Plan) -> Path:
     """Create the new run directory from the old one, and return it."""
-    place = Path(earlier.run.folder)
-    changed = (*edited.files(place, earlier.plan), *edited.code(place))
-    if changed:
-        warn(f"kit: changed since the submission: {first(changed, 5)}; they run as they are now")
     with run_dir.make_run(plan) as folder:
         old, new = earlier.run.paths, RunPaths(folder)
         _copy_scripts(old, new, plan.program.launcher)
-        _edit_scripts(new, earlier.plan, plan)
         new.log.mkdir()
         shutil.copytree(old.library, new.library, copy_function=_copy)
         if not earlier.is_live:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(old.code, new.code, symlinks=True, ignore=ignore, copy_function=_copy)
+        found = sums.find(folder, written := sums.read(old.folder))
+        if changed := sums.changed(written, found):
+            warn(f"kit: changed since the submission: {first(changed, 5)}; what is there now runs")
+        _edit_scripts(new, earlier.plan, plan)
+        if written:
+            sums.write(folder, {**found, **sums.find(folder, (run_paths.ENV, run_paths.SCRIPT))})
         run_dir.save(folder, _new_record(earlier, plan, changed))
     return Path(plan.layout.run_dir)
 
@@ -226,11 +227,10 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
 
 def _copy_scripts(old: RunPaths, new: RunPaths, launcher: str) -> None:
     own = (run_paths.SCRIPT, run_paths.ENV, f"{launcher}.sh")
-    optional = (run_paths.STARTER, *run_paths.LINES.values(), run_paths.PY_SPY, run_paths.SUMS)
-    for name in (*own, *optional):
+    for name in (*own, run_paths.STARTER, *run_paths.LINES.values(), run_paths.PY_SPY):
         if (old.folder / name).exists():
             _copy(old.folder / name, new.folder / name)
-        elif name not in optional:
+        elif name in own:
             fix = "the run cannot be repeated; submit the job again"
             raise KitError(f"{old.folder} has no {name}", fix)
 
@@ -246,13 +246,13 @@ def _copy(source: str | Path, target: str | Path) -> None:
         raise KitError(f"{source} cannot be copied: {error.strerror}", fix) from None
 
 
-def _new_record(earlier: EarlierRun, plan: Plan, changed: tuple[str, ...]) -> RunRecord:
+def _new_record(earlier: EarlierRun, plan: Plan, changed: list[str]) -> RunRecord:
     now = run_record.new(plan, earlier.record.get("code", CodeRecord(live=True)))
     own: RunRecord = {"kit": earlier.record.get("kit", ""), "rerun_of": earlier.run.folder}
     if not earlier.is_live:
         own["git"] = earlier.record.get("git")
-    if changed:
-        own["edited"] = changed
+    if edited := dict.fromkeys((*earlier.record.get("edited", ()), *changed)):
+        own["edited"] = tuple(edited)
     return {**now, **own}
 
 

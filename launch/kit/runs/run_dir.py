@@ -25,7 +25,7 @@ from kit.plan.plan import Plan
 from kit.plan.render import render
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
-from kit.runs import run_record, secret_file, sharing
+from kit.runs import run_record, secret_file, sharing, sums
 from kit.runs.run_record import RunRecord
 
 RUNS = "runs"  # below the current folder: for runs without a place of their own
@@ -69,11 +69,12 @@ def write(plan: Plan) -> Path:
             (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             is_script = "/" not in name and name != run_paths.ENV
             (folder / name).chmod(0o700 if is_script else 0o600)
-        paths = RunPaths(folder)
+        paths, written = RunPaths(folder), sums.find(folder, files)
         paths.log.mkdir()
         code: CodeRecord = {"live": True, "why": plan.reasons.why_live}
         if plan.program.code:
-            code = snapshot.copy(plan.program.code, paths.code)
+            code = snapshot.copy(plan.program.code, paths.code, written)
+        sums.write(folder, written)
         if plan.policy.stall_s and (py_spy := assets.program("py-spy")):
             shutil.copy(py_spy, folder / run_paths.PY_SPY)
         save(folder, run_record.new(plan, code))

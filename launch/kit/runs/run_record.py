@@ -28,7 +28,7 @@ class RunRecord(TypedDict, total=False):
     git: Optional[GitRecord]
     shell: dict[str, str]  # what programs without a container find depends on it
     rerun_of: str
-    edited: tuple[str, ...]  # what was changed of the earlier run before a rerun
+    edited: tuple[str, ...]  # what was edited before a rerun, of which the plan knows nothing
     # Of its submission, or of its start on this machine
     job_id: Optional[str]
     host: str
