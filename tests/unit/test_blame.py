@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -317,6 +318,18 @@ def test_the_words_of_those_that_miss_others_are_the_same_in_the_script_and_in_k
 
 def test_the_launchers_that_a_program_may_call_are_the_same_in_the_script_and_in_kit_why() -> None:
     assert of_script("LAUNCHER") == ends.LAUNCHER.pattern
+
+
+def test_a_judge_that_takes_too_long_keeps_no_job_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make(CASES["killed"], tmp_path)
+    for name, command in (("awk", "sleep 50"), ("timeout", f'shift; exec {shutil.which("timeout")} 0.2 "$@"')):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/usr/bin/env bash\n{command}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    begin_s = time.monotonic()
+    assert judge(folder) == [] and time.monotonic() - begin_s < 20
 
 
 def of_script(name: str) -> str:
