@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kit.diagnose.why import blame, ends, evidence
+from kit.diagnose.why import blame, ends, evidence, logs
 from kit.diagnose.why.cause import RANK
 from kit.runs import events
 
@@ -83,6 +83,12 @@ TIMEOUT = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNu
 WATCHDOG = (
     f"[E1218 ProcessGroupNCCL.cpp:629] {TIMEOUT}\nterminate called after throwing an instance of 'c10::DistBackendError'\n  what():  {TIMEOUT}\n{CPP_STACK}"
 )
+# As Python prints it at an abort, with PYTHONFAULTHANDLER=1.
+DUMP = (
+    "Fatal Python error: Aborted\n\nThread 0x00007f827947a6c0 (most recent call first):\n" + '  File "/usr/lib/python3.11/threading.py", line 982 in run\n' * 9
+)
+DUMP += '\nCurrent thread 0x00007f8279fbfb80 (most recent call first):\n  File "/home/me/train.py", line 7 in <module>\n'
+DUMP += "\nExtension modules: numpy._core._multiarray_umath (total: 1)\n"
 OF_BASH = "train.sh: line 3:  4711 Aborted                 (core dumped) python train.py\n"
 TERMINATED = f"terminate called after throwing an instance of 'gloo::IoException'\n  what():  {GLOO}\n"
 GROUP = """\
@@ -168,6 +174,8 @@ CASES = {
     "... in a script of bash": Case({0: (WATCHDOG + OF_BASH, "134 n0 0"), 1: (OWN + WATCHDOG + OF_BASH, "134 n1 0")}, 1, 134),
     "a thread of Gloo aborts it while it ends by its exception": Case({0: (MISSED, "1 n0 0"), 1: (OWN + TERMINATED, "134 n1 0")}, 1, 134),
     "... and that got over a lost connection before": Case({0: (MISSED, "1 n0 0"), 1: (RESET + "\n" + "step\n" * 9 + OWN + TERMINATED, "134 n1 0")}, 1, 134),
+    "... and Python dumps its stacks": Case({0: (WATCHDOG + DUMP, "134 n0 0"), 1: (OWN + WATCHDOG + DUMP, "134 n1 0")}, 1, 134),
+    "... right after the exception": Case({0: (WATCHDOG + DUMP, "134 n0 0"), 1: (OWN + DUMP, "134 n1 0")}, 1, 134),
     "a watchdog aborts it after its time was up, whatever it raised since": Case(
         {0: (WATCHDOG + OWN + WATCHDOG, "134 n0 0"), 1: ("step 4\n", "")}, 1, 134, "missing"
     ),
@@ -318,6 +326,10 @@ def test_the_words_of_those_that_miss_others_are_the_same_in_the_script_and_in_k
 
 def test_the_launchers_that_a_program_may_call_are_the_same_in_the_script_and_in_kit_why() -> None:
     assert of_script("LAUNCHER") == ends.LAUNCHER.pattern
+
+
+def test_the_lines_of_a_dump_of_pythons_stacks_are_the_same_in_the_script_and_in_kit_why() -> None:
+    assert of_script("DUMP") == logs.DUMP.pattern
 
 
 def test_a_judge_that_takes_too_long_keeps_no_job_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

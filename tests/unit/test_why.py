@@ -1129,6 +1129,9 @@ def test_a_programs_own_words_do_not_say_how_it_ended(text: str, tmp_path: Path)
     [
         (traceback("KeyError: 'labels'") + "{gone}{watchdog}", "exception"),
         (traceback("KeyError: 'labels'") + "{watchdog}train.sh: line 3:  4711 Aborted                 python train.py\n", "exception"),
+        (traceback("KeyError: 'labels'") + "{watchdog}{dump}", "exception"),
+        (traceback("KeyError: 'labels'") + "{dump}", "exception"),
+        ("{watchdog}{dump}", "nccl-timeout"),
         (traceback("KeyError: 'labels'") + "epoch 2\n" * 9 + "{watchdog}", "nccl-timeout"),
         (traceback("KeyError: 'labels'") + "[Epoch 2/90] loss 0.3\n" * 9 + "{watchdog}", "nccl-timeout"),
         ("ERROR: bad sample\n" + traceback("KeyError: 'labels'") + "{watchdog}", "nccl-timeout"),
@@ -1138,6 +1141,9 @@ def test_a_programs_own_words_do_not_say_how_it_ended(text: str, tmp_path: Path)
     ids=[
         "an exception",
         "one in a script of bash",
+        "one before a dump of Python's stacks",
+        "one right before a dump of Python's stacks",
+        "none, before a dump of Python's stacks",
         "one that it got over",
         "... with a mark before each line",
         "one that it logged",
@@ -1151,8 +1157,10 @@ def test_a_watchdog_that_aborts_a_rank_while_it_ends_by_an_exception_is_not_the_
     watchdog = (
         f"[rank0]:[E117 ProcessGroupNCCL.cpp:523] [Rank 0] {watchdog}terminate called after throwing an instance of 'c10'\n  what():  [Rank 0] {watchdog}"
     )
+    dump = "Fatal Python error: Aborted\n\nThread 0x00007f827947a6c0 (most recent call first):\n"
+    dump += '  File "/usr/lib/python3.11/threading.py", line 982 in run\n' * 12 + "\nExtension modules: numpy._core._multiarray_umath (total: 1)\n"
     other = f"[rank1]:[E117 ProcessGroupNCCL.cpp:523] [Rank 1] {watchdog}"
-    run = run_directory(tmp_path / "run", {1: (other, "134 node1 1\n"), 0: (text.format(gone=gone, watchdog=watchdog), "134 node1 0\n")})
+    run = run_directory(tmp_path / "run", {1: (other, "134 node1 1\n"), 0: (text.format(gone=gone, watchdog=watchdog, dump=dump), "134 node1 0\n")})
     found = report.why(str(run))
     assert found.cause == cause and (found.rank == 0 or cause != "exception"), str(found)
 
@@ -1166,6 +1174,12 @@ def test_the_cause_is_the_process_for_which_lightning_kills_all_others(tmp_path:
     ):
         found = report.why(str(run_directory(tmp_path / f"{cause}", {0: (text + said.format(code), "137 node1 0\n")})))
         assert found.cause == cause, str(found)
+
+
+def test_the_stacks_that_python_dumps_at_an_abort_are_shown_where_nothing_else_tells_the_cause(tmp_path: Path) -> None:
+    dump = "Fatal Python error: Aborted\n\nCurrent thread 0x00007f8279fbfb80 (most recent call first):\n"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (f'{dump}  File "/home/me/train.py", line 7 in <module>\n', "134 node1 0\n")})))
+    assert found.cause == "aborted" and "train.py" in str(found), str(found)
 
 
 @pytest.mark.parametrize("mark", ["[rank0]: ", "[rank0]:[rank0]: ", "[default0]:[rank0]: ", "[default0]:"])

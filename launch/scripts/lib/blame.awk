@@ -81,6 +81,9 @@ BEGIN {
     "|Socket Timeout|JAX distributed service detected"
   LAUNCHER = "(Command '(.')?|/|=[^ ]* |-m', '|-m )(torchrun|torch[.]distributed[.](run|launch)" \
     "|accelerate([.]commands[.]launch)?|deepspeed)(', '| )"
+  # of Python, with PYTHONFAULTHANDLER=1; logs.py has the same words
+  DUMP = "^(Fatal Python error: Aborted|(Current t|T)hread 0x|  File .*, line [0-9]+ in " \
+    "|  <no Python frame>|Extension modules: )"
   MISMATCH = "Detected mismatch between collectives on ranks"
 }
 # The nodes' events. A rank that begins again, after torchrun's restart, has not ended.
@@ -112,6 +115,7 @@ part == "files" { if ($1 == "@logs") part = "logs"; else time[$2] = $1; next }
   else boxed = 0
 }
 /\[[0-9]+\] NCCL INFO / { after++; noise++; next } # such as a plug-in that it does without
+$0 ~ DUMP { after++; noise++; more = 0; next }
 /^  traceback : Traceback / { after++; noise++; next } # in torchrun's report, of what a process has said itself
 /Traceback \(most recent call last\)/ {
   after++

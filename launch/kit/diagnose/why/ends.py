@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from kit.diagnose.hang import stacks
 from kit.diagnose.why import launchers
-from kit.diagnose.why.logs import Log
+from kit.diagnose.why.logs import DUMP, Log
 
 BEGIN = "Traceback (most recent call last)"
 # Stand between chained tracebacks: https://docs.python.org/3/library/traceback.html
@@ -197,7 +197,7 @@ def read(lines: list[str]) -> End:
         line = lines[index]
         if not _begins_traceback(line):
             if line.strip() and not line.startswith(CHAINED):
-                after += not _NOISE.search(line)
+                after += not (_NOISE.search(line) or DUMP.match(line))
                 is_over = is_over or WATCHDOG in line
             before = line if line.strip() else before
             index += 1
@@ -289,7 +289,7 @@ def _raised(
     text = [margin.sub("", lines[index]) if margin else lines[index]]
     ends_message = ("[", "Terminated", "terminate called", "Exception ignored", *CHAINED)
     for line in [] if margin else lines[index + 1 : index + 1 + MESSAGE]:
-        if not line.strip() or BEGIN in line or line.startswith(ends_message):
+        if not line.strip() or BEGIN in line or line.startswith(ends_message) or DUMP.match(line):
             break
         text.append(line)
     named = _TYPE.match(text[0])

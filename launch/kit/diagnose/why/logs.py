@@ -32,6 +32,11 @@ _BY_PROCESS = re.compile(
 )
 _BY_ELASTIC = re.compile(r"torch[/.]distributed[/.]elastic[/.]")  # a line for each process
 _CPP_FRAME = re.compile(log_files.CPP_FRAME)
+# Of Python, with PYTHONFAULTHANDLER=1; launch/scripts/lib/blame.awk has the same words.
+DUMP = re.compile(
+    "^(Fatal Python error: Aborted|(Current t|T)hread 0x|  File .*, line [0-9]+ in "
+    "|  <no Python frame>|Extension modules: )"
+)
 _BY_NCCL = re.compile(r"\[\d+\] NCCL INFO ")  # such as a plug-in that it does without
 
 
@@ -58,7 +63,7 @@ class Log:
         lines = [
             index
             for index, line in enumerate(self.text.split("\n")[:end])
-            if line.strip() and not _BY_ELASTIC.search(line)
+            if line.strip() and not (_BY_ELASTIC.search(line) or DUMP.match(line))
         ]
         return lines[-LAST_WORDS:][0] if lines else 0
 
