@@ -1176,6 +1176,12 @@ def test_the_cause_is_the_process_for_which_lightning_kills_all_others(tmp_path:
         assert found.cause == cause, str(found)
 
 
+def test_a_program_that_the_prolog_of_a_node_has_killed_is_not_the_cause(tmp_path: Path) -> None:
+    said = "prolog.sh: line 3:  4711 Killed                  nvidia-smi\n"
+    found = report.why(str(run_directory(tmp_path / "run", {0: ("step 3\n", "1 node1 0\n")}, nodes={"node1": said})))
+    assert found.cause == "exit-code" and "(killed)" not in str(found), str(found)
+
+
 def test_the_stacks_that_python_dumps_at_an_abort_are_shown_where_nothing_else_tells_the_cause(tmp_path: Path) -> None:
     dump = "Fatal Python error: Aborted\n\nCurrent thread 0x00007f8279fbfb80 (most recent call first):\n"
     found = report.why(str(run_directory(tmp_path / "run", {0: (f'{dump}  File "/home/me/train.py", line 7 in <module>\n', "134 node1 0\n")})))
