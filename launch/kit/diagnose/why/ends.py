@@ -93,20 +93,18 @@ class Raised:
         return inner is not None and inner.is_users and inner.source.startswith("raise ")
 
     @property
-    def misses_others(self) -> bool:
-        """Return True if torch raised it since other ranks were gone or late."""
+    def is_gone(self) -> bool:
+        """Return True if torch raised it since other ranks were gone or late: blame.awk's GONE."""
         return bool(OTHERS_GONE.search(self.text) and _OF_TORCH.search(self.type))
 
     @property
-    def may_miss_others(self) -> bool:
-        """Return True if it may be of a connection to a rank that is gone, as blame.awk judges."""
+    def is_gone_or_broken(self) -> bool:
+        """Return True if it may be of a connection to a rank that is gone: blame.awk's BROKEN, too."""
         line = self.text.partition("\n")[0]  # other processes may have written the further ones
         is_of_connection = line == "EOFError" or _OF_CONNECTION.search(self.type)
         is_of_torch = self.type == "RuntimeError" or self.type.startswith("torch.")
         is_of_c10d = is_of_torch and self.frames and _OF_C10D.search(self.frames[-1].file)
-        return bool(
-            self.misses_others or is_of_connection or is_of_c10d or OTHERS_GONE.search(line)
-        )
+        return bool(self.is_gone or is_of_connection or is_of_c10d or OTHERS_GONE.search(line))
 
     @property
     def points_above(self) -> bool:
@@ -157,7 +155,7 @@ class End:
         """
         if code == 134 and self.is_last and not (self.is_logged or self.is_late):
             # While Python ended for it, a watchdog of compiled code lost patience.
-            return not self.chain[0].may_miss_others
+            return not self.chain[0].is_gone_or_broken
         return bool(self.chain) and code in (None, 1) and not (self.is_logged and pause_s > 0.9)
 
 
@@ -181,7 +179,7 @@ def of_log(log: Log) -> End:
         is_lost = lost is not None and rank in lost.names
         if end.chain and (end.is_last or is_lost):
             first = end.chain[0]
-            found.append((first.may_miss_others, not is_lost, first.begin, end))
+            found.append((first.is_gone_or_broken, not is_lost, first.begin, end))
     return min(found)[-1] if found else last
 
 
@@ -207,9 +205,9 @@ def read(lines: list[str]) -> End:
         # Clean-up after a failure misses the others; its exception may be printed by itself.
         said = chain[-1].text.partition("\n")[0] if chain else None
         is_silent_since = before == said and not (after or is_logged)
-        is_of_cleanup = is_silent_since and raised.misses_others
+        is_of_cleanup = is_silent_since and raised.is_gone
         if in_report:  # which names the root cause last
-            is_needed = chain[0].may_miss_others or chain[0].begin >= chain[-1].begin
+            is_needed = chain[0].is_gone_or_broken or chain[0].begin >= chain[-1].begin
             if is_needed and not line.startswith(f"  {BEGIN}"):
                 chain = [raised, chain[-1]]
         elif chain and (before.startswith(CHAINED) or is_of_cleanup):
@@ -228,7 +226,7 @@ def read(lines: list[str]) -> End:
         elif not before.startswith("Exception ignored"):
             chain, after, is_logged = [raised], 0, _is_logged(before, line)
             is_late = is_over
-        own = own if not chain or is_logged or chain[0].may_miss_others else chain
+        own = own if not chain or is_logged or chain[0].is_gone_or_broken else chain
         before = lines[raised.index]
         index = max(index, raised.index + raised.text.count("\n")) + 1
     if not chain and (alone := _read_alone(lines)):

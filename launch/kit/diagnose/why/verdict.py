@@ -197,10 +197,10 @@ def _explain(log: Log, end: End) -> Finding:
     Of a chain it is the weightiest that is known, else the last.
     """
     # What clean-up met after the rank's own failure, or after others were gone, explains nothing.
-    chain = tuple(raised for raised in end.chain if not raised.misses_others)
+    chain = tuple(raised for raised in end.chain if not raised.is_gone)
     # Nor does one that points to another.
     chain = tuple(raised for raised in chain if not raised.points_above) or chain
-    if end.chain[0].misses_others:
+    if end.chain[0].is_gone:
         chain = end.chain[:1]
     known = [finding for raised in reversed(chain) if (finding := _recognize(log, raised))]
     unknown = Finding(CAUSE_NAMED["exception"], log, chain[-1].index, {}, chain[-1])
@@ -216,7 +216,7 @@ def _recognize(log: Log, raised: Raised) -> Optional[Finding]:
         and cause.accepts(raised.type)
         and (cause.own_words or not raised.is_raised_by_user)
     ]
-    if raised.misses_others:  # whatever else the network says of it
+    if raised.is_gone:  # whatever else the network says of it
         causes.sort(
             key=lambda cause: cause.weight != Weight.PEER and cause.name != "rendezvous-timeout"
         )
