@@ -328,6 +328,10 @@ def test_the_launchers_that_a_program_may_call_are_the_same_in_the_script_and_in
     assert of_script("LAUNCHER") == ends.LAUNCHER.pattern
 
 
+def test_the_lines_without_weight_after_an_exception_are_the_same_in_the_script_and_in_kit_why() -> None:
+    assert of_script("NOISE") == ends.NOISE.pattern
+
+
 def test_the_lines_of_a_dump_of_pythons_stacks_are_the_same_in_the_script_and_in_kit_why() -> None:
     assert of_script("DUMP") == logs.DUMP.pattern
 
@@ -348,7 +352,7 @@ def of_script(name: str) -> str:
     """A pattern of blame.awk."""
     found = re.search(rf'^  {name} = ((?:"[^"]*"[ \\\n]*)+)$', (SCRIPTS / "lib/blame.awk").read_text(), re.MULTILINE)
     assert found
-    return "".join(re.findall(r'"([^"]*)"', found[1]))
+    return "".join(re.findall(r'"([^"]*)"', found[1])).replace("\\\\", "\\")
 
 
 def test_what_ranks_said_and_noted_in_an_attempt_before_does_not_count(tmp_path: Path) -> None:

@@ -84,6 +84,10 @@ BEGIN {
   # of Python, with PYTHONFAULTHANDLER=1; logs.py has the same words
   DUMP = "^(Fatal Python error: Aborted|(Current t|T)hread 0x|  File .*, line [0-9]+ in " \
     "|  <no Python frame>|Extension modules: )"
+  # says nothing of whether the program went on; ends.py has the same words
+  NOISE = "[Ww]arning|^Terminated|^Killed|^Exception (ignored|raised from )|^[-+| 0-9]*$" \
+    "|^terminate called |^  what\\(\\): |^frame #|^\\[([WE][0-9 ]|WARN|ERROR)|^  warnings\\.warn" \
+    "|: line [0-9]+: +[0-9]+ Aborted "
   MISMATCH = "Detected mismatch between collectives on ranks"
 }
 # The nodes' events. A rank that begins again, after torchrun's restart, has not ended.
@@ -136,7 +140,7 @@ $0 ~ DUMP { after++; noise++; more = 0; next }
 }
 {
   after++
-  is_noise = ignoring || $0 ~ /[Ww]arning|^Terminated|^Killed|^Exception (ignored|raised from )|^terminate called |^  what\(\): |^frame #|^[-+| 0-9]*$|^\[([WE][0-9 ]|WARN|ERROR)|: line [0-9]+: +[0-9]+ Aborted |^  warnings\.warn/
+  is_noise = ignoring || $0 ~ NOISE
   if (is_noise || more > 0) noise++
   if (!is_noise) between++
   if (ignoring && $0 !~ /^ /) ignoring = 0

@@ -52,11 +52,11 @@ _BOXED_SOURCE = re.compile(r"│ ❱ *\d+ (.*)")
 _TYPE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?::(?:\s|$)|$)")
 # An exception without a traceback: sys.tracebacklimit = 0.
 _ALONE = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*)?$")
-_NOISE = re.compile(
-    r"[Ww]arning|^Terminated|^Killed|^Exception ignored|^\s*$|^  warnings\.warn"
-    r"|^\[([WE][\d ]|WARN|ERROR)|^[-+| \d]+$"
-    r"|^Exception raised from |^terminate called |^  what\(\): "
-    r"|: line \d+: +\d+ Aborted "  # of bash
+# Says nothing of whether the program went on; blame.awk has the same words.
+NOISE = re.compile(
+    r"[Ww]arning|^Terminated|^Killed|^Exception (ignored|raised from )|^[-+| 0-9]*$"
+    r"|^terminate called |^  what\(\): |^frame #|^\[([WE][0-9 ]|WARN|ERROR)|^  warnings\.warn"
+    r"|: line [0-9]+: +[0-9]+ Aborted "
 )
 _LOGGED = re.compile("ERROR|CRITICAL|Exception in thread")
 _GROUP = re.compile(r"^\s*[|+] ?")
@@ -99,7 +99,7 @@ class Raised:
 
     @property
     def is_gone_or_broken(self) -> bool:
-        """Return True if it may be of a connection to a rank that is gone: blame.awk's BROKEN, too."""
+        """Return True if a connection to a rank may be gone, too: blame.awk's BROKEN."""
         line = self.text.partition("\n")[0]  # other processes may have written the further ones
         is_of_connection = line == "EOFError" or _OF_CONNECTION.search(self.type)
         is_of_torch = self.type == "RuntimeError" or self.type.startswith("torch.")
@@ -195,7 +195,7 @@ def read(lines: list[str]) -> End:
         line = lines[index]
         if not _begins_traceback(line):
             if line.strip() and not line.startswith(CHAINED):
-                after += not (_NOISE.search(line) or DUMP.match(line))
+                after += not (NOISE.search(line) or DUMP.match(line))
                 is_over = is_over or WATCHDOG in line
             before = line if line.strip() else before
             index += 1
@@ -249,7 +249,7 @@ def _begins_traceback(line: str) -> bool:
 def _read_alone(lines: list[str]) -> Optional[Raised]:
     """Return the exception without a traceback with which the log ends, if it does."""
     index = len(lines) - 1
-    while index > 0 and _NOISE.search(lines[index]):
+    while index > 0 and NOISE.search(lines[index]):
         index -= 1
     return _raised(lines, index, index, ()) if lines and _ALONE.match(lines[index]) else None
 
