@@ -125,7 +125,7 @@ def nodes_may_join(within_s: float) -> bool:
     """Return True if Slurm has room for nodes that it does not know yet: a site may add some."""
     most = config(within_s).get("MaxNodeCount", "")  # else the number of those in slurm.conf
     with suppress(KitError):
-        return most.isdecimal() and int(most) > len(slurm.all_nodes())
+        return most.isdecimal() and int(most) > len(slurm.all_nodes(within_s))
     return False
 
 

@@ -19,27 +19,6 @@ def partitions(within_s: float) -> list[str]:
     return []
 
 
-def machines(within_s: float) -> Optional[dict[str, float]]:
-    """Return since when each node is the machine that it is; None if Slurm does not answer in time.
-
-    In seconds since 1970, 0 where that is not known. In a cloud, it is another machine after each
-    start; one that is switched off there is none.
-    """
-    found: dict[str, float] = {}
-    command = ["scontrol", "--all", "show", "node", "--oneliner"]
-    try:
-        answer = client.ask(command, within_s=within_s, SLURM_TIME_FORMAT="%s")
-    except KitError:
-        return None
-    for line in answer.splitlines():
-        facts = dict(reversed(re.findall(r"(?:^| )(NodeName|State|BootTime)=(\S*)", line)))
-        name, state, booted = (facts.get(key, "") for key in ("NodeName", "State", "BootTime"))
-        is_in_cloud = "CLOUD" in state
-        if name and not (is_in_cloud and "POWER" in state):
-            found[name] = float(booted) if is_in_cloud and booted.isdecimal() else 0.0
-    return found
-
-
 def job_partitions(named: str) -> tuple[str, Optional[int]]:
     """Return the partitions of a job that names these, the default one where it names none.
 
@@ -63,17 +42,19 @@ class NodeFacts(NamedTuple):
     features: list[str]  # those that it has now
     memory_mb: int  # 1 where slurm.conf does not say; then no job may ask for any
     free_mb: Optional[int]  # memory that no job has; None where jobs are given none
+    booted_s: float  # seconds since 1970; 0 where that is not known
 
 
-def all_nodes() -> list[NodeFacts]:
+def all_nodes(within_s: float = client.PATIENCE_S) -> list[NodeFacts]:
     found = []
-    names = "NodeName|NodeAddr|State|Gres|Partitions|ActiveFeatures|RealMemory|AllocMem"
-    for line in client.ask(["scontrol", "--all", "show", "node", "--oneliner"]).splitlines():
+    names = "NodeName|NodeAddr|State|Gres|Partitions|ActiveFeatures|RealMemory|AllocMem|BootTime"
+    command = ["scontrol", "--all", "show", "node", "--oneliner"]
+    for line in client.ask(command, within_s=within_s, SLURM_TIME_FORMAT="%s").splitlines():
         # The first of each name: a comment, which comes last, may have such words.
         facts = dict(reversed(re.findall(rf"(?:^| )({names})=(\S*)", line)))
         reason = re.search(r" Reason=(.*?)(?: \[\S+@\S+\])?(?:  *\w+=|$)", line)
         partitions = [name for name in facts.get("Partitions", "").split(",") if name]
-        memory = facts.get("RealMemory", "")
+        memory, booted = facts.get("RealMemory", ""), facts.get("BootTime", "")
         if "NodeName" in facts:
             found.append(
                 NodeFacts(
@@ -86,9 +67,24 @@ def all_nodes() -> list[NodeFacts]:
                     features=facts.get("ActiveFeatures", "").split(","),
                     memory_mb=int(memory) if memory.isdecimal() else 1,
                     free_mb=_free_mb(memory, facts.get("AllocMem", "")),
+                    booted_s=float(booted) if booted.isdecimal() else 0.0,
                 )
             )
     return found
+
+
+def machines(within_s: float) -> Optional[dict[str, float]]:
+    """Return since when each node is the machine that it is; None if Slurm does not answer in time.
+
+    In seconds since 1970, 0 where that is not known. In a cloud, it is another machine after each
+    start; one that is switched off there is none.
+    """
+    try:
+        nodes = all_nodes(within_s)
+    except KitError:
+        return None
+    there = [node for node in nodes if not ("CLOUD" in node.state and "POWER" in node.state)]
+    return {node.name: node.booted_s if "CLOUD" in node.state else 0.0 for node in there}
 
 
 def _free_mb(all_mb: str, given_mb: str) -> Optional[int]:
