@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -63,13 +64,16 @@ def new_path(output: Optional[str], name: str, problems: Problems) -> str:
 def write(plan: Plan) -> Path:
     """Create the plan's run directory: scripts, record, an empty log/, and the frozen code."""
     files = render(plan)
+    written: dict[str, str] = {}
     with make_run(plan) as folder:
         for name, text in files.items():
+            content = text.encode("utf-8", "surrogateescape")
             (folder / name).parent.mkdir(exist_ok=True, parents=True)
-            (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+            (folder / name).write_bytes(content)
+            written[name] = hashlib.sha256(content).hexdigest()
             is_script = "/" not in name and name != run_paths.ENV
             (folder / name).chmod(0o700 if is_script else 0o600)
-        paths, written = RunPaths(folder), sums.find(folder, files)
+        paths = RunPaths(folder)
         paths.log.mkdir()
         code: CodeRecord = {"live": True, "why": plan.reasons.why_live}
         if plan.program.code:
