@@ -181,3 +181,19 @@ class Draft:
             is_comment = line.lstrip().startswith("#") and number not in inside
             if line.strip() and not is_comment and not self.kind_of(number):
                 self.decide((number, number), "kit import does not know what to make of this line")
+
+
+class AtLines:
+    """Who reads some lines of the script, and notes what becomes of them."""
+
+    draft: Draft
+    span: Span
+
+    def carried(self, key: str) -> None:
+        self.draft.carried(self.span, key)
+
+    def left_out(self, reason: str) -> None:
+        self.draft.left_out(self.span, reason)
+
+    def decide(self, reason: str) -> None:
+        self.draft.decide(self.span, reason)

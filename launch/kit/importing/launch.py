@@ -39,7 +39,7 @@ class Launch(Starters):
 
     def read(self, words: list[str]) -> None:
         """Put a command into the draft."""
-        self.draft.carried(self.span, "command")
+        self.carried("command")
         rest: Optional[list[str]] = words
         while rest:
             words, rest = rest, self._peel(rest)

@@ -8,7 +8,7 @@ from kit.base import bash_tree
 from kit.base.bash_tree import Node, Span
 from kit.importing import commands
 from kit.importing.assignments import Assignments
-from kit.importing.draft import Draft
+from kit.importing.draft import AtLines, Draft
 from kit.importing.items import ACTION, Candidate, Item
 from kit.importing.placing import Placing
 from kit.importing.scope import Scope
@@ -18,7 +18,7 @@ BACKGROUND = "it ran in the background: kit starts one program, and waits for it
 RETRIES = "a loop that starts the same program again: `max_restarts` does so where it has failed"
 
 
-class Reading:
+class Reading(AtLines):
     def __init__(self, draft: Draft, scope: Scope) -> None:
         self.draft, self.scope = draft, scope
         self.placing = Placing(draft, scope.shell)
@@ -31,15 +31,6 @@ class Reading:
         self.is_in_task = False
         self.is_over = False
         self.span: Span = (1, 1)  # of the statement that is read now
-
-    def carried(self, key: str) -> None:
-        self.draft.carried(self.span, key)
-
-    def left_out(self, reason: str) -> None:
-        self.draft.left_out(self.span, reason)
-
-    def decide(self, reason: str) -> None:
-        self.draft.decide(self.span, reason)
 
     def item(self, kind: str, node: Node) -> Item:
         uses, sets = frozenset(bash_tree.names_used(node)), bash_tree.names_set(node)

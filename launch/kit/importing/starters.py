@@ -9,7 +9,7 @@ from kit.config import variables
 from kit.importing import containers, getopt, header, hiding, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
-from kit.importing.draft import Draft
+from kit.importing.draft import AtLines, Draft
 from kit.importing.getopt import Option, Syntax
 from kit.importing.holes import HOLE
 from kit.importing.scope import PATH_LIKE, Scope
@@ -19,7 +19,7 @@ _OF_JOB = "write what the job is to have"
 ONE_NODE = "this ran only on the first node; kit starts it on each node"
 
 
-class Starters:
+class Starters(AtLines):
     def __init__(self, draft: Draft, scope: Scope, span: Span) -> None:
         self.draft, self.scope, self.span = draft, scope, span
         self.launcher = ""
@@ -41,12 +41,6 @@ class Starters:
     def note_names(self, text: str) -> None:
         """Note the variables that a text uses."""
         self.names |= self.scope.names(text)
-
-    def decide(self, reason: str) -> None:
-        self.draft.decide(self.span, reason)
-
-    def left_out(self, reason: str) -> None:
-        self.draft.left_out(self.span, reason)
 
     def _options(
         self, tool: str, words: list[str], syntax: Syntax
