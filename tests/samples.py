@@ -27,7 +27,7 @@ def copy_of_kit(place: Path) -> Path:
 
 def stub(folder: Path, name: str, script: str) -> None:
     """Writes a program that stands in for `name`."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / name).unlink(missing_ok=True)  # it may be a link to the real one
     (folder / name).write_text(f"#!/usr/bin/env bash\n# a stub of {name}, for a test\n{script}\n")
     (folder / name).chmod(0o755)

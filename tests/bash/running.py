@@ -13,6 +13,7 @@ from typing import Callable
 import pytest
 
 from samples import ROOT
+from samples import stub as stub  # for tests that start scripts
 
 SCRIPTS = ROOT / "launch" / "scripts"
 # What most parts of a run need, as bash; KIT_RUN_DIR is SCRIPTS.
@@ -64,13 +65,6 @@ def turkish(folder: Path) -> dict[str, str]:
     variables = locale(folder, "tr_TR", "UTF-8")
     assert bash('x=iI; echo "${x^^}${x,,}"', env=environment(**variables)).stdout == "İIiı\n"
     return variables
-
-
-def stub(folder: Path, name: str, body: str) -> None:
-    """Writes a program that stands in for `name`; `body` is bash."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(f"#!/usr/bin/env bash\n# stub of {name}, for a test\n{body}")
-    (folder / name).chmod(0o755)
 
 
 def busybox(folder: Path) -> Path:
