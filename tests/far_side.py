@@ -109,13 +109,6 @@ class Far:
     def up(self) -> None:
         (self.state / "down").unlink()
 
-    def refuse_next(self) -> None:
-        """The connection breaks before the next command is heard."""
-        (self.state / "refuse").touch()
-
-    def refuse_next_copy(self) -> None:
-        (self.state / "refuse-rsync").touch()
-
     def cut_next_after(self, count: int) -> None:
         """The connection of the next command breaks after so many bytes of its output."""
         (self.state / "cut").write_text(str(count))

@@ -23,7 +23,6 @@ from free_ports import ports
 FOREIGN = re.compile(r"(PET_|SLURM_|TORCHELASTIC_|NCCL_|MASTER_)|(RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|TF_CONFIG)$")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
 ENVIRONMENT |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-SERVER_START_S = 300  # 5 s on a quiet machine
 STOP_S = 40
 
 finished_well = set()  # the scripts that ended with 0 on all nodes: proof that a test has run them
