@@ -226,6 +226,21 @@ def test_a_lost_answer_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.M
     assert list(fake.jobs()) == ["1001", "1002"]
 
 
+def test_a_lost_answer_is_not_that_of_the_same_job_in_another_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop submits one job for each of its folders, and goes on to the next one after an error."""
+    fake = scripted_slurm.around(tmp_path, monkeypatch)
+    fake.script("sbatch", "take; exit 1")
+    fake.script("squeue", "exit 1")
+    with pytest.raises(Unsure):
+        kit.submit("train.py", output="first")
+    fake.script("sbatch", "")
+    fake.script("squeue", "")
+    second = kit.submit("train.py", output="second")
+    assert (second.id, second.folder) == ("1002", tmp_path / "second")
+    with pytest.warns(kit.KitWarning, match="did submit job 1001"):
+        assert kit.submit("train.py", output="first").folder == tmp_path / "first"
+
+
 def test_a_call_that_the_programs_own_time_limit_cuts_off_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Airflow and pytest-timeout limit a task: by a signal whose handler raises. The program lives on, and tries once more."""
     fake = scripted_slurm.around(tmp_path, monkeypatch)

@@ -65,7 +65,8 @@ def submit(
     plan = _plan(request, output, Use(asks_site=True))
     waits = _words("submit", "after", after)
     options, _ = dependencies.resolve(waits, plan, ask=True)
-    words = ["kit.submit", str(target), *request.arguments, *waits, repr(sorted(keys.items()))]
+    asked = sorted({**keys, "output": output}.items())
+    words = ["kit.submit", str(target), *request.arguments, *waits, repr(asked)]
     run = submitting.earlier(plan, words)
     if run:
         tell(f"kit: {submitting.not_again(run)}")
