@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -354,6 +355,16 @@ def test_wrong_values_are_refused_with_a_fix(keys: dict[str, object], message: s
     with pytest.raises(kit.KitError):
         kit.submit("job.yaml", **keys)
     assert silent()
+
+
+def test_an_error_comes_out_of_a_pool_of_processes(job: Path, fake_slurm: Slurm) -> None:
+    """Its parent makes it anew, and would wait for ever, or lose all other answers, where that fails."""
+    array = kit.submit("train.py", ["{lr}"], sweep={"lr": [0.1, 0.2]})
+    with pytest.raises(kit.KitError) as caught:
+        array.why()
+    assert str(caught.value).startswith(f"kit: train ({array.id}) is an array\n  fix: name one of its tasks")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.exit_code) == (str(caught.value), 2)
 
 
 def test_the_words_of_a_list_may_be_numbers_and_one_text_is_no_list(job: Path, fake_slurm: Slurm) -> None:

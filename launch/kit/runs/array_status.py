@@ -88,16 +88,16 @@ def single(word: Optional[str], number: Optional[int] = None) -> Run:
     run, wanted = find(word, number)
     tasks = chosen(run, wanted)
     if len(tasks) > 1 or (run.array and not run.id):
-        raise NotSingle(run)
+        error = NotSingle(f"{run} is an array", _tasks_to_name(run))
+        error.run = run
+        raise error
     return tasks[0]
 
 
 class NotSingle(UsageError):
     """An array was named where one of its tasks is wanted."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(f"{run} is an array", _tasks_to_name(run))
-        self.run = run
+    run: Run  # set once it is made: a pool of processes makes it again from its text alone
 
 
 def _tasks_to_name(run: Run) -> str:
