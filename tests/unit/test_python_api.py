@@ -357,6 +357,13 @@ def test_wrong_values_are_refused_with_a_fix(keys: dict[str, object], message: s
     assert silent()
 
 
+def test_a_key_of_a_call_wins_over_an_alternative_in_the_file(job: Path) -> None:
+    """As an option does: sbatch takes one of --mem and --mem-per-cpu."""
+    job.write_text("command: train.py\nslurm: {mem-per-cpu: 4G}\n")
+    script = (kit.render(job, slurm={"mem": "10G"}) / "run_script.sh").read_text()
+    assert "#SBATCH --mem=10G\n" in script and "--mem-per-cpu" not in script
+
+
 def test_an_error_comes_out_of_a_pool_of_processes(job: Path, fake_slurm: Slurm) -> None:
     """Its parent makes it anew, and would wait for ever, or lose all other answers, where that fails."""
     array = kit.submit("train.py", ["{lr}"], sweep={"lr": [0.1, 0.2]})

@@ -33,6 +33,11 @@ def is_option(where: str) -> bool:
     return where.startswith("--")
 
 
+def is_typed(where: str) -> bool:
+    """Return whether a value was given over those of a file: by an option, or by a call's key."""
+    return is_option(where) or where.endswith("()")
+
+
 def refuse_unknown(
     given: dict[str, Located], known: Collection[str], what: str, problems: Problems
 ) -> None:

@@ -11,7 +11,7 @@ from kit.config import sbatch_options, shell_words, values
 from kit.config.job import Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
-from kit.config.yaml_source import Located, is_option
+from kit.config.yaml_source import Located, is_option, is_typed
 from kit.plan.bad_nodes import Bad
 from kit.plan.plan import Header, Layout
 from kit.plan.run_paths import RunPaths
@@ -85,7 +85,7 @@ def _given(job: Job, cluster: Cluster) -> dict[str, Located]:
     # What is typed replaces an alternative in the file, and the job's own that of the profile.
     for names in sbatch_variables.ALTERNATIVES:
         own = {name for name in names if name in mine and _flag(mine[name].value) is not False}
-        typed = {name for name in own if is_option(mine[name].where)}
+        typed = {name for name in own if is_typed(mine[name].where)}
         for name in own - (typed or own):
             del mine[name]
         replaced |= set(names) if own else set()
