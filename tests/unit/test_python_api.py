@@ -364,6 +364,13 @@ def test_a_key_of_a_call_wins_over_an_alternative_in_the_file(job: Path) -> None
     assert "#SBATCH --mem=10G\n" in script and "--mem-per-cpu" not in script
 
 
+def test_a_list_may_be_anything_that_python_goes_through() -> None:
+    """As numpy.logspace, whose text as a single value would have been a task of its own."""
+    same = ({"seed": range(3), "lr": {0.1: "", 0.2: ""}.keys()}, {"seed": [0, 1, 2], "lr": [0.1, 0.2]})
+    found, listed = (kit.load("train.py", ["{seed}", "{lr}"], sweep=sweep).sweep for sweep in same)
+    assert found == listed
+
+
 def test_an_error_comes_out_of_a_pool_of_processes(job: Path, fake_slurm: Slurm) -> None:
     """Its parent makes it anew, and would wait for ever, or lose all other answers, where that fails."""
     array = kit.submit("train.py", ["{lr}"], sweep={"lr": [0.1, 0.2]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -125,7 +125,7 @@ def _located(value: Any, where: str) -> Located:
     """Return a value of Python's as a job file would have it."""
     if isinstance(value, Mapping):
         return Located({str(key): _located(item, where) for key, item in value.items()}, where)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return Located([_located(item, where) for item in value], where)
     return Located(None if value is None else str(value), where)
 
