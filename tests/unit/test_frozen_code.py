@@ -549,6 +549,17 @@ def test_a_program_that_git_ignores_is_live_and_said_so(kit, project: Path) -> N
     assert "\n  code:          live: git or .kitignore ignores what the command names\n" in done.stdout
 
 
+def test_settings_that_git_ignores_are_live_and_named(kit, project: Path) -> None:
+    """As a program writes them that submits one job after another, into its folder of results."""
+    git(project, "init")
+    write(project, train_py="1", conf_yaml="1", outputs__trial_yaml="1", outputs__old_json="1", _gitignore="outputs/\nvenv/\n", venv__bin__python="")
+    (project / "venv/bin/python").chmod(0o755)
+    words = "venv/bin/python train.py -c conf.yaml --config outputs/trial.yaml --save outputs/trial.yaml --data outputs/old.json"
+    (project / "job.yaml").write_text(f"command: {words}\n")
+    done = kit("render", "job.yaml", "--output", "out", cwd=project)
+    assert done.stderr == "kit: not in the snapshot of the code, so the job reads what is there when it runs: outputs/trial.yaml\n"
+
+
 def test_every_file_of_a_sweep_is_taken_from_the_snapshot(kit, project: Path) -> None:
     write(project, train_py="1", conf__a_yaml="1", conf__b_yaml="1")
     job = {"command": "train.py --c conf/{c}.yaml --x={c}.yaml --f {f}", "sweep": {"c": ["a", "b"], "f": ["conf/a.yaml", "/etc/x.yaml"]}}

@@ -87,6 +87,8 @@ def freeze(
     files = tuple(name for word in used.values() for name in word.files)
     files += tuple(dict.fromkeys(frozen.values()))
     notes = snapshot_notes.of_copy(job, sources, files, made)
+    read = {name for word in words.values() if word.is_surely_read for name in word.files}
+    notes += snapshot_notes.of_live(read - made.keys(), sources)
     snapshot = Snapshot(sources, job.workdir, files, is_module, tuple(notes))
     command = _frozen_command(live.command, used, module if is_module else None, run_dir)
     env = tuple(_frozen_env(dict(live.env), snapshot, f"{run_dir}/{run_paths.CODE}").items())

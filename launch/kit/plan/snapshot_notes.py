@@ -47,6 +47,17 @@ def of_copy(job: Job, sources: Sources, files: Iterable[str], made: dict[str, st
     return [*sources.notes, *linked, *started, *_made(made), *_unread(job), *live]
 
 
+def of_live(read: set[str], sources: Sources) -> list[str]:
+    """Return a note about files that the command reads, and that git, or kit itself, passes over.
+
+    What submits one job after another may write the same file anew for each.
+    """
+    note = "not in the snapshot of the code, so the job reads what is there when it runs"
+    live = read - {*sources.names, *sources.left_out}
+    named = [name for name in live if name.endswith(file_words.ENDINGS)]  # and no .venv/bin/python
+    return [f"{note}: {key_files.shown(named)}"] if named else []
+
+
 def _linked(root: str, names: list[str]) -> list[str]:
     """Return a note about links to code that is elsewhere: it can change until the job runs."""
     found = [
