@@ -402,6 +402,18 @@ def test_what_a_user_should_know_is_a_warning_of_pythons(job: Path, silent) -> N
     assert silent()
 
 
+def test_code_that_is_live_is_named_as_by_the_command(job: Path, silent) -> None:
+    (job.parent / "run.sh").write_text("python train.py\n")
+    with pytest.warns(kit.KitWarning, match="^kit: run.sh is a snapshot, but the train.py that it names is live: "):
+        kit.render(job, command=["bash", "run.sh"])
+    with pytest.warns(kit.KitWarning, match="^kit: the code is live: the command names no file of the working directory$"):
+        kit.render(job, command="hostname")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kit.render(job, command="hostname", code="live")
+    assert silent()
+
+
 @pytest.mark.parametrize("stderr", [None, SimpleNamespace(write=len, flush=bool)], ids=["closed", "a logger"])
 def test_a_program_may_have_no_stderr_or_put_a_logger_in_its_place(stderr: object, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = job.with_name("image.sif")

@@ -9,7 +9,7 @@ from typing import Any, Optional, Union
 
 from kit.api.handle import RunHandle
 from kit.api.job_request import JobRequest, Use
-from kit.base.errors import KitError, UsageError, tell
+from kit.base.errors import KitError, UsageError, tell, warn
 from kit.config import profiles
 from kit.config.job import Job
 from kit.config.yaml_source import Located
@@ -134,7 +134,11 @@ def _plan(request: JobRequest, output: Target, use: Use) -> Plan:
     job = request.load()
     if profiles.load_valid(job.cluster, elsewhere=True).ssh:
         raise _elsewhere(str(job.cluster))
-    return request.plan(job, None if output is None else os.fspath(output), use)
+    plan = request.plan(job, None if output is None else os.fspath(output), use)
+    code, why_live = plan.program.code, plan.reasons.why_live
+    for note in code.notes if code else [f"the code is live: {why_live}"] if why_live else []:
+        warn(f"kit: {note}")
+    return plan
 
 
 def _elsewhere(cluster: str) -> KitError:
