@@ -152,7 +152,7 @@ def test_where_a_site_hides_other_users_jobs_the_runs_own_events_tell_whether_it
     (run / "log/7/requests").mkdir()
     hidden = "Slurm does not show you this job of 4242's"
     assert re.search(rf" UNKNOWN .* {hidden}$", kit_here("status", str(run)).out, re.MULTILINE)
-    assert kit_here("stop", str(run)).err == f"kit: seven (7) is not running: UNKNOWN ({hidden})\n  fix: why it ended: kit why 7\n"
+    assert kit_here("stop", str(run)).err == f"kit: seven (7) is not running: UNKNOWN ({hidden})\n  fix: where it is: kit status 7\n"
     event_lines.add(run / "log/7", "batch", "ranks_started")
     assert re.search(rf" RUNNING .* by its log; {hidden}$", kit_here("status", str(run)).out, re.MULTILINE)
     assert kit_here("stop", str(run)).code == 0

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import kit
 import pytest
 from kit import slurm
 from kit.base.errors import KitError
@@ -652,6 +653,22 @@ def test_a_run_of_a_cluster_that_shares_the_home_is_shown_as_such_and_not_cancel
     assert "UNKNOWN  1x1    0s ago     -     a job of the cluster a, and this is b: ask there" in call("status", "run")[1].replace("1s ago", "0s ago")
     code, _, errors = call("cancel", "1001")
     assert code == 1 and "is not cancelled: a job of the cluster a" in errors and fake.calls("scancel") == []
+
+
+def test_a_run_of_which_nobody_can_tell_may_still_do_something(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    """A program that waits for its end, or starts again what is not active, goes by that."""
+    call("submit", "train.py", "--sweep", "lr=1,2", "--output", "run", "--", "{lr}")
+    (tmp_path / "slurm/cluster").write_text("b\n")
+    (tmp_path / "slurm/jobs").write_text("")
+    whole = json.loads(call("status", "run", "--json")[1])
+    assert [(each["state"], each["active"]) for each in (whole, *whole["tasks"])] == [("UNKNOWN", True)] * 3
+    with pytest.raises(KitError, match="goes on after 0 s"):  # and so it does not end as LOST
+        kit.find("1001_0").wait(timeout_s=0)
+    assert call("status", "run", "--watch")[0] == 0  # which is not for ever
+    fake.script("sbatch", "kill -9 $$")
+    call("submit", "train.py", "--output", "other")
+    unsure = json.loads(call("status", "other", "--json")[1])
+    assert (unsure["state"], unsure["active"], unsure["nodes"]) == ("SUBMITTING", True, "")
 
 
 def after(call, word: str, *options: str) -> tuple[int, str]:

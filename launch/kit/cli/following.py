@@ -87,7 +87,7 @@ def _follow_noted(run: Run, view: LogView) -> None:
 
     def ended() -> str:
         found = status.query([run])[0]
-        return "" if found.active else found.state
+        return "" if found.active and found.state != "UNKNOWN" else found.state
 
     tail = view.tail(run)
     with _leaving_alone(run.id):

@@ -85,9 +85,7 @@ def _going_on(shown: list[Status], before: Collection[str] = ()) -> set[str]:
     return {
         each.run.folder
         for each in shown
-        if each.active
-        or each.state == "SUBMITTING"
-        or (each.state == "UNKNOWN" and each.run.folder in before)
+        if each.active and (each.state != "UNKNOWN" or each.run.folder in before)
     }
 
 

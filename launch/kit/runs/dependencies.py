@@ -12,7 +12,7 @@ from kit.plan.file_words import CONFIGURATIONS
 from kit.plan.plan import Plan
 from kit.runs import lookup, status, submit
 from kit.runs.history import Run
-from kit.runs.job_status import Status
+from kit.runs.job_status import OWN, Status
 
 KINDS = {"ok": "afterok", "any": "afterany", "notok": "afternotok"}
 WORDS = {"ok": "to end well", "any": "to end", "notok": "to fail"}
@@ -41,7 +41,8 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
     answers = status.query(runs) if ask else [Status(run, run.state) for run in runs]
     waits, said = [], []
     for wait, found in zip(given, answers):
-        wait, state = wait._replace(run=found.run), "" if found.active else found.state
+        wait = wait._replace(run=found.run)
+        state = found.state if found.state in OWN or not found.active else ""
         _refuse_unknown(wait.run, state, found.detail)
         if state and _is_over(wait, state):
             said.append(f"{wait.run} has ended already ({state}): nothing to wait for")

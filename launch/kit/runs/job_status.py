@@ -35,7 +35,7 @@ class Status(NamedTuple):
         """Return what was noted at a run's end; of one that goes on, what Slurm says now."""
         if self.run.usage:
             return self.run.usage
-        has_begun = self.active and self.state not in slurm.WAITING
+        has_begun = self.active and self.state not in slurm.WAITING | OWN
         has_nodes = has_begun and not (self.run.array or self.run.local)
         return Usage(self.detail if has_nodes else "", elapsed_s=self.elapsed_s)
 
@@ -59,8 +59,8 @@ class Status(NamedTuple):
 
 
 def is_active(state: str) -> bool:
-    """Return whether a run in this state may still do something."""
-    return state not in OWN and slurm.is_active(state)
+    """Return whether a run in this state may still do something, as far as anybody can tell."""
+    return state not in ("LOST", "UNSUBMITTED") and slurm.is_active(state)
 
 
 Queue = dict[str, list[slurm.Queued]]  # {job id: jobs of that id}

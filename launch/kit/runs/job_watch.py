@@ -119,7 +119,7 @@ def until_the_end(
             if found.detail != said:
                 said = found.detail
                 say(f"{run}: {said}")
-            if not found.active and found.state != "SUBMITTING":
+            if not found.active:
                 return found
         left_s = end_s - time.monotonic()
         if left_s <= 0:

@@ -111,8 +111,7 @@ def _query_cluster(runs: list[Run]) -> dict[Run, Status]:
     for given, run in lost.items():
         found[given] = _query_run(run, queue, accounts)
         if found[given].state == "LOST" and accounts is None:
-            detail = "Slurm's accounts cannot be read now"
-            found[given] = found[given]._replace(state="UNKNOWN", detail=detail)
+            found[given] = _unknown(found[given], "Slurm's accounts cannot be read now")
         elif found[given].state == "LOST":
             found[given] = _lost(found[given], own)
     return found
@@ -130,15 +129,22 @@ def _lost(status: Status, own: str) -> Status:
         detail = "Slurm does not say which cluster this is"
         if own:
             detail = f"a job of the cluster {run.cluster}, and this is {own}: ask there"
-        return status._replace(state="UNKNOWN", detail=detail)
+        return _unknown(status, detail)
     if not run.cluster and (host := history.other_host(run)):
         detail = f"it was submitted on {host}, where Slurm did not name its cluster: ask there"
-        return status._replace(state="UNKNOWN", detail=detail)
+        return _unknown(status, detail)
     if run.paths.secrets.is_dir():
         with suppress(KitError):
             if not slurm.of_folder(run.folder, run.created_s):
                 secret_file.forget(Path(run.folder))
     return status
+
+
+def _unknown(status: Status, detail: str) -> Status:
+    """Return the status of a run that nobody here can tell now, nor that of tasks left."""
+    names = ("UNKNOWN" if each.state == "LOST" else each.state for each in status.tasks)
+    tasks = tuple(each._replace(state=name) for each, name in zip(status.tasks, names))
+    return status._replace(state="UNKNOWN", detail=detail, tasks=tasks)
 
 
 def _unseen(status: Status) -> Status:
@@ -148,7 +154,7 @@ def _unseen(status: Status) -> Status:
     who = f"Slurm does not show you this job of {sharing.owner_name(run.folder)}'s"
     if events.last(found, "ranks_started") and not events.last(found, "ends"):
         return status._replace(state="RUNNING", detail=f"by its log; {who}")
-    return status._replace(state="UNKNOWN", detail=who)
+    return _unknown(status, who)
 
 
 def _query_run(
