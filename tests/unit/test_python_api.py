@@ -263,6 +263,17 @@ def test_a_call_that_the_programs_own_time_limit_cuts_off_is_not_a_second_job(tm
     assert list(fake.jobs()) == ["1001"]
 
 
+def test_a_program_that_a_signal_ended_finds_its_job_when_it_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As timeout and a service's manager end it. It had no time to say which job there is."""
+    fake = scripted_slurm.around(tmp_path, monkeypatch)
+    program = [sys.executable, "-W", "ignore", "-c", "import kit; print(kit.submit('train.py', nodes=2).id)"]
+    fake.script("sbatch", 'take; kill -TERM "${PPID}"; sleep 1; echo "${id}"')
+    assert subprocess.run(program).returncode == -signal.SIGTERM
+    fake.script("sbatch", "")
+    assert subprocess.run(program, capture_output=True, text=True).stdout == "1001\n"
+    assert list(fake.jobs()) == ["1001"]
+
+
 @pytest.mark.filterwarnings("ignore:.*sbatch has been asked")
 def test_a_job_is_named_whose_submission_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by the button of a notebook, whose user knows of no job then."""
@@ -279,9 +290,9 @@ def test_a_handler_that_was_not_installed_from_python_is_left_alone(job: Path, f
 
     def install(number: int, handler: object) -> object:
         calls.append(number)
-        return None if number == signal.SIGINT else signal.SIG_DFL
+        return None if number == signal.SIGINT else print
 
-    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGINT else signal.SIG_DFL)
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGINT else print)
     monkeypatch.setattr(signal, "signal", install)
     assert kit.submit(job).id == "1001"
     assert set(calls) == {signal.SIGTERM, signal.SIGHUP}

@@ -45,8 +45,11 @@ def deferred(doing: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread
         return
+    # A program that imports kit may have no handler. It could not say which job there is before it
+    # ends, so it ends at once, as after KILL: its next call finds the job.
+    caught = [number for number in ending() if signal.getsignal(number) != signal.SIG_DFL]
     try:
-        with handled(note, *ending()):
+        with handled(note, *caught):
             yield
     finally:
         if received:
