@@ -848,6 +848,17 @@ def test_a_base_is_asked_for_once_and_its_digest_is_kept_beside_the_recipe(engin
     assert [path for path in os.listdir() if path.startswith(".image.lock")] == []
 
 
+def test_a_recipe_that_takes_in_its_whole_folder_is_built_once(engine: Engine, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("image.lock").unlink()
+    monkeypatch.setattr(client, "resolve", lambda base, _: DIGEST)
+    Path("Dockerfile").write_text(f"FROM {BASE}\nCOPY . /app\n")
+    make(build.BuildRequest())
+    assert Path("image.lock").exists() and "context/image.lock" not in listed(built())
+    capfd.readouterr()
+    make(build.BuildRequest())
+    assert capfd.readouterr().out == f"kit: {built()} is up to date\n" and len(engine.calls("build")) == 1
+
+
 def test_a_base_that_only_this_machine_has_is_no_secret_and_in_no_lock_file(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(base: str, _: object) -> str:
         raise transport.Unavailable(f"no {base}", "x")

@@ -16,12 +16,11 @@ from kit.base import assets
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note, silent
 from kit.files import replace, safe_read
-from kit.images.recipe import Recipe
+from kit.images.recipe import LOCK, Recipe
 from kit.registry import client
 from kit.registry.blobs import DIGEST
 from kit.registry.transport import Unavailable
 
-LOCK = "image.lock"
 LOCAL = "local:"  # before the id of an image of this machine's engine
 
 

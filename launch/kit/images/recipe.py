@@ -22,8 +22,9 @@ from kit.images import pack, recipe_files, recipe_formats
 from kit.images.build_request import BuilderOptions, BuildRequest
 from kit.plan import git_files, key_files
 
+LOCK = "image.lock"  # the bases' digests: bases.py
 # No recipe takes these in, nor images/: kit writes to them, and every build would be another one.
-LEFT_OUT = (".git", "runs")
+LEFT_OUT = (".git", "runs", LOCK)
 JUDGED = "KIT_KEYS_ARE_TRACKED"  # set on a login node: git was asked before the files went there
 REQUIREMENTS = "containers/install/project.txt"  # install.sh looks there for the project's own
 # Arguments that every Dockerfile has.
