@@ -80,7 +80,7 @@ def test_each_cache_has_its_place_in_a_folder_of_the_image_and_the_machine_on_th
 
 def test_what_the_image_says_stays(tmp_path: Path) -> None:
     script = (
-        'source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=1 KIT_RUNTIME=apptainer; cache::set_variables;'
+        'for file in messages program cache; do source "${KIT_RUN_DIR}/lib/${file}.sh"; done; KIT_CACHE_DIR="$1" NNODES=1 KIT_RUNTIME=apptainer; cache::set_variables;'
         + SHOWS
     )
     done = bash(script, tmp_path, env=slurm(KIT_RUN_DIR=str(SCRIPTS), TORCHINDUCTOR_CACHE_DIR="/image"))
@@ -89,7 +89,7 @@ def test_what_the_image_says_stays(tmp_path: Path) -> None:
 
 def test_on_several_nodes_jax_is_left_alone(tmp_path: Path) -> None:
     script = (
-        'source "${KIT_RUN_DIR}/lib/messages.sh"; source "${KIT_RUN_DIR}/lib/cache.sh"; KIT_CACHE_DIR="$1" NNODES=2 KIT_RUNTIME=apptainer; cache::set_variables;'
+        'for file in messages program cache; do source "${KIT_RUN_DIR}/lib/${file}.sh"; done; KIT_CACHE_DIR="$1" NNODES=2 KIT_RUNTIME=apptainer; cache::set_variables;'
         + SHOWS
     )
     assert bash(script, tmp_path, env=slurm(KIT_RUN_DIR=str(SCRIPTS))).stdout.splitlines()[3] == ""

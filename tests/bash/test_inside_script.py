@@ -86,6 +86,21 @@ def test_packages_that_an_upgrade_of_python_left_behind_choose_no_python(left: s
     assert (done.stdout, done.stderr) == (f"{tmp_path}/{chosen}/bin/python3 torch", "")
 
 
+@pytest.mark.parametrize("by", ["its PATH", "its command", "its PYTHONPATH"])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_the_python_that_a_job_names_starts_its_ranks(launcher: str, by: str, tmp_path: Path) -> None:
+    """As in an image with an environment of conda's, which only its entrypoint would put on PATH."""
+    stub(tmp_path / "image/bin", "python3", 'if [[ "$1" == -c ]]; then [[ "${PYTHONPATH:-}" == /with/torch ]]; else echo image; fi\n')
+    stub(tmp_path / "other/bin", "python3", "echo other\n")
+    (tmp_path / "other/lib/python3.11/site-packages/torch").mkdir(parents=True)
+    command = (f"{tmp_path}/other/bin/python3" if by == "its command" else "python3", "train.py")
+    env = {"its PATH": (("PATH", f"{tmp_path}/other/bin:/usr/bin:/bin"),), "its PYTHONPATH": (("PYTHONPATH", "/with/torch"),)}.get(by, ())
+    run = run_dir(tmp_path, "", launcher=launcher, workdir="/", command=command, env=env)
+    done = inside(run, "NODE_RANK=0", "SLURM_PROCID=0", "SLURM_LOCALID=0", launcher=launcher, PATH=f"{tmp_path}/image/bin:{os.environ['PATH']}")
+    said = "image" if by == "its PYTHONPATH" else "other"
+    assert (done.returncode, done.stdout) == (0, f"{said}\n" if launcher == "torchrun" else f"[rank0] {said}\n"), done.stderr
+
+
 def test_a_containers_program_takes_no_packages_from_the_home_and_knows_its_user(tmp_path: Path) -> None:
     names = ["PYTHONNOUSERSITE", "USER", "PYTHONUNBUFFERED"]
     for runtime, expected in (("apptainer", ["1", "ada", "1"]), ("none", ["unset", "ada", "1"])):

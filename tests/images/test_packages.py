@@ -31,6 +31,7 @@ from kit.files import typed_json
 from kit.images import image_python, pip_settings
 from kit.plan import packages
 
+from samples import stub
 from wheels import wheel
 
 pytestmark = pytest.mark.slow
@@ -434,6 +435,12 @@ def test_an_image_without_pip_is_named(project: Project, tmp_path: Path) -> None
     project.job("alpha")
     done = project.run(check=False, PATH=f"{bare}/bin:{os.environ['PATH']}")
     assert done.returncode == 1 and "this machine's Python has no pip" in done.stderr
+
+
+def test_packages_are_for_the_python_that_the_command_names(project: Project, python: Path, tmp_path: Path) -> None:
+    stub(tmp_path / "first", "python3", "exit 1\n")
+    project.job("alpha", program=json.dumps([f"{python}/bin/python3", "train.py", "alpha"]))
+    assert found(project.run(PATH=f"{tmp_path}/first:/usr/bin:/bin").stdout)["alpha"][0] == "1.0"
 
 
 def test_a_pip_of_letters_and_a_package_without_a_version_are_no_obstacle(project: Project, python: Path) -> None:

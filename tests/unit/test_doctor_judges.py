@@ -25,7 +25,7 @@ from kit.slurm import hostlist
 from test_choice import tool
 
 from documented_json import check as check_json
-from plans import plan_of
+from plans import changed, plan_of
 from samples import ROOT
 
 pytestmark = pytest.mark.tame
@@ -928,6 +928,12 @@ def test_a_runtime_that_the_jobs_lines_may_load_on_the_node_is_no_failure(lines:
 def test_a_path_that_leads_into_a_mount_may_bring_a_program(path: str, is_set_up: bool, tmp_path: Path) -> None:
     mount = Mount(str(tmp_path), "/env", True, "")
     assert rounds._of_plan(plan_of(mounts=(mount,), env=(("PATH", path),), command=("tool",), run_dir=str(tmp_path))).is_set_up == is_set_up
+
+
+def test_a_python_that_the_command_names_by_its_path_is_looked_for_first(tmp_path: Path) -> None:
+    plan = plan_of(env=(("PATH", "/own/bin"),), command=(".venv/bin/python3.12", "train.py"), workdir=str(tmp_path), run_dir=str(tmp_path))
+    assert rounds._of_plan(plan).path == f"{tmp_path}/.venv/bin:/own/bin"
+    assert rounds._of_plan(changed(plan, command=("/opt/tool/bin/python-tool",))).path == "/own/bin"
 
 
 def test_a_job_without_an_image_fails_where_no_python_of_the_nodes_has_torch(kit: Callable, without_slurm: Path, tmp_path: Path) -> None:

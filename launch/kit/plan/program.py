@@ -20,6 +20,7 @@ from kit.config.job import Job
 from kit.files import safe_read
 from kit.plan import arguments, own_lines
 from kit.plan.mounting import FileView
+from kit.plan.plan import Plan
 
 MODULES = ("torch.multiprocessing", "torch.multiprocessing.spawn")
 STARTS = ("spawn", "start_processes")
@@ -235,6 +236,14 @@ def _script(command: tuple[str, ...]) -> str:
 def is_path(word: str) -> bool:
     """Return whether a command's first word names a file; else it is looked for on PATH."""
     return word.endswith(".py") or "/" in word
+
+
+def python_path(plan: Plan) -> str:
+    """Return the job's own PATH, behind the folder of a Python that its command names by a path."""
+    first, own = plan.program.command[0], dict(plan.program.env).get("PATH", "")
+    folder, name = os.path.split(first)
+    is_python = folder and re.fullmatch(r"python(3[.0-9]*)?", name)
+    return ":".join(filter(None, (plan.view.full(folder) if is_python else "", own)))
 
 
 def module(command: tuple[str, ...]) -> Optional[int]:

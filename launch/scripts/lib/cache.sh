@@ -117,9 +117,10 @@ cache::set_variables() {
 # cache::lacks_bytecode - whether torch was installed without bytecode, as uv does. A container is mostly read-only or new, so every process
 # would compile torch again, at every start. Where an image has bytecode, Python must find it there.
 cache::lacks_bytecode() {
-  local kit_folder
+  local kit_folder kit_path
   local -a kit_folders
-  kit::split kit_folders : "${PATH}"
+  program::choose_path
+  kit::split kit_folders : "${kit_path}"
   for kit_folder in "${kit_folders[@]}"; do
     [[ -x "${kit_folder}/python3" || -x "${kit_folder}/python" ]] || continue
     program::has_file "${kit_folder}/python3" torch/__init__.py || continue

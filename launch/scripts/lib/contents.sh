@@ -53,7 +53,7 @@ contents::start() {
     unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
     while read -r _ _ name; do export -nf "${name?}"; done < <(declare -Fx)
     export PYTHONNOUSERSITE=1
-    timeout 60 "${KIT_SHELL[@]}" -c "$(declare -f program::find_python program::has_module program::has_file kit::split fabric::find_lacks fabric::find_folders fabric::has fabric::can_open contents::find); contents::find \"\$@\"" \
+    timeout 60 "${KIT_SHELL[@]}" -c "$(declare -f program::choose_path program::find_python program::has_module program::has_file kit::split fabric::find_lacks fabric::find_folders fabric::has fabric::can_open contents::find); contents::find \"\$@\"" \
       bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" 2>&1 </dev/null
   )"; then
     probe::say start ok
@@ -67,6 +67,7 @@ contents::start() {
 # a name it looks for no program, or no module. A mark in front tells its lines from what a container says by itself.
 contents::find() {
   local compat
+  local -a KIT_ENV=(${3:+"PATH=$3"})
   program::find_python ${2:+"$2"}
   printf 'kit-python|%s|%s\n' "${KIT_PYTHON}" "${KIT_HAS}"
   [[ -z "$1" ]] || printf 'kit-program|%s\n' "$(PATH="${3:-${PATH}}" type -P -- "$1")"

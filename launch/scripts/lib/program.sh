@@ -1,12 +1,22 @@
 # program.sh - which Python starts the job's program. `kit doctor` looks by the same functions.
 
-# program::find_python MODULE... - sets KIT_PYTHON to the first Python on PATH that has one of them, and KIT_HAS to that
+# program::choose_path - sets the caller's kit_path to the folders of Pythons: that of the Python which the command names by its path, those
+# of the job's own PATH, and those of this shell's.
+program::choose_path() {
+  local kit_pair
+  kit_path="${PATH}"
+  for kit_pair in "${KIT_ENV[@]}"; do [[ "${kit_pair}" != PATH=?* ]] || kit_path="${kit_pair#*=}:${PATH}"; done
+  [[ "${KIT_COMMAND[0]:-}" != */python?(3*([.0-9])) ]] || kit_path="${KIT_COMMAND[0]%/*}:${kit_path}"
+}
+
+# program::find_python MODULE... - sets KIT_PYTHON to the first Python that has one of them, and KIT_HAS to that
 # one. Else to the first Python: whether the program can do without is for its launcher to say.
 program::find_python() {
   local -a kit_folders
-  local kit_folder kit_name kit_python
+  local kit_folder kit_name kit_python kit_path
   KIT_PYTHON='' KIT_HAS=''
-  kit::split kit_folders : "${PATH}"
+  program::choose_path
+  kit::split kit_folders : "${kit_path}"
   for kit_name in python3 python; do
     for kit_folder in "${kit_folders[@]}"; do
       kit_python="${kit_folder}/${kit_name}"
@@ -25,8 +35,9 @@ program::find_python() {
 
 # program::lack MODULE - says that no Python has it. Under `kit run` the first folder of PATH is that of the stand-ins for Slurm.
 program::lack() {
-  local kit_path="${PATH}" kit_fix="name an image that has it: \`image: FILE\`" kit_where="on PATH in the image"
-  [[ -z "${KIT_LOOPBACK:-}" ]] || kit_path="${PATH#*/local:}"
+  local kit_path kit_fix="name an image that has it: \`image: FILE\`; one off PATH by its path: \`command: FOLDER/bin/python train.py\`" kit_where="on PATH in the image"
+  program::choose_path
+  [[ -z "${KIT_LOOPBACK:-}" ]] || kit_path="${kit_path/"${PATH}"/"${PATH#*/local:}"}"
   if [[ -z "${KIT_IMAGE}" ]]; then
     kit_where='on PATH' kit_fix="activate the environment that has it (or pip install $1), and start again; or ${kit_fix}; a program without $1: \`launcher: srun\`"
   fi
@@ -37,7 +48,7 @@ program::lack() {
 # a cold image.
 program::has_module() {
   program::has_file "$@" ||
-    "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
+    env "${KIT_ENV[@]}" "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
 }
 
 # program::has_file PYTHON FILE - among the packages beside it; not of another Python, which an upgrade may have left there.

@@ -123,9 +123,9 @@ def _of_plan(plan: Plan) -> Needs:
         program=_program(plan),
         needs_python=is_torchrun or _is_python(plan.program.command[0]),
         module="torch" if is_torchrun else _imported(plan),
-        path=env.get("PATH", ""),
+        path=program.python_path(plan),
         has_host_setup=bool(plan.program.host_setup),
-        is_set_up=_is_set_up(plan, env.get("PATH", "")),
+        is_set_up=_is_set_up(plan, program.python_path(plan)),
     )
 
 
