@@ -272,6 +272,14 @@ def test_the_root_is_its_owners_alone_to_write_and_one_image_is_one_file(tmp_pat
     assert (unpacked(image) / "file").stat().st_mtime == 1_000_000_000
 
 
+def test_what_root_or_another_user_installed_at_home_can_be_reached(tmp_path: Path) -> None:
+    """As uv's Pythons in /root/.local: who starts the image under a setuid Apptainer does not own them."""
+    homes = [(name, b"", {"type": tarfile.DIRTYPE, "mode": 0o700}) for name in ("root", "root/.ssh", "home/ada", "opt/root")]
+    tree = unpacked(squash(tmp_path, tar_of(*homes, ("home/file", b"x", {"mode": 0o600}))))
+    modes = {name: (tree / name).stat().st_mode & 0o777 for name in ("root", "root/.ssh", "home/ada", "opt/root", "home/file")}
+    assert modes == {"root": 0o755, "root/.ssh": 0o700, "home/ada": 0o755, "opt/root": 0o700, "home/file": 0o600}
+
+
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
 def test_times_that_squashfs_does_not_have_become_the_nearest_that_it_has(form: int, tmp_path: Path) -> None:
     moments = {"before": -31536000, "first": 0, "usual": 1_700_000_000, "last": 2**32 - 1, "behind": 2**32, "far": 7_258_118_400}

@@ -16,7 +16,7 @@ from kit.images.packer import Packer
 from kit.images.tarstream import DEVICES, FOLDER, LINK, SYMBOLIC_LINK, Entry
 from kit.registry.oci import Config
 
-FORMAT = 5  # part of every digest: increase it when the same image becomes another file
+FORMAT = 6  # part of every digest: increase it when the same image becomes another file
 PYTHON_PACKAGE = re.compile(
     r"(?:^|/)(?:site|dist)-packages/([^/]+?)-([^/-]+)(?:-py[0-9.]+)?\.(?:dist|egg)-info"
     r"(?:/METADATA|/PKG-INFO|)$"
@@ -25,6 +25,8 @@ DEBIAN_PACKAGES = "var/lib/dpkg/status"
 # In a paragraph, which ends at an empty line.
 DEBIAN_PACKAGE = re.compile(r"^Package: (.+)\n(?:(?!Package: ).+\n)*?Version: (.+)$", re.MULTILINE)
 LARGEST_LIST = 64 << 20  # bytes of a list of packages, which is read whole
+# Where no other user may look, though conda, uv and `pip install --user` install there.
+HOMES = re.compile(r"root|home/[^/]+")
 KEPT = 1 << 20  # bytes of left out files that are kept for hard links to them
 
 
@@ -155,6 +157,8 @@ def _prepare(files: Iterable[Entry], put: Callable[[Entry], None]) -> tuple[int,
             packages[found[1]] = found[2]
         # Ordinary users must be able to read and remove what root left in an image.
         needed = {FOLDER: 0o700, LINK: 0, SYMBOLIC_LINK: 0}.get(entry.kind, 0o600)
+        if entry.kind == FOLDER and HOMES.fullmatch(entry.name):
+            needed |= 0o055
         time_s = 0 if entry.name in metadata.WRITTEN_BY_ENGINES else None
         put(tarstream.as_squashfs_reads(entry, needed, time_s))
         inodes += entry.kind != LINK
