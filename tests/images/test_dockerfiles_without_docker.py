@@ -235,6 +235,15 @@ def test_each_engine_makes_an_image_of_its_own_and_docker_another_one(project: P
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_user_number_may_be_an_argument_where_the_shell_is_bash(engine: str, project: Path, base: str, tmp_path: Path) -> None:
+    """As in images of Fedora and its kin: there it lets no script set this variable, unless it was started with it."""
+    bash = "RUN rm /bin && mkdir /bin && ln -s /usr/bin/bash /bin/sh"
+    Path("Dockerfile").write_text(f"FROM {base}\n{bash}\nARG UID=1000\nARG GID=100\nRUN echo $UID $GID $BASH >/said\n")
+    make(build.BuildRequest(engine=engine))
+    assert (unpacked(tmp_path / "tree") / "said").read_text() == "1000 100 /bin/sh\n"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_step_that_fails_is_named_by_its_line_and_nothing_is_left(engine: str, project: Path, base: str, tmp_path: Path, capfd) -> None:
     Path("Dockerfile").write_text(f"FROM {base}\nRUN true\nRUN echo about-to-fail; \\\n  mkdir -m 0 /x; exit 3\n")
     with pytest.raises(KitError, match=r"Dockerfile:3: RUN ended with code 3\n  fix: see the lines above; the log: .*\.log"):

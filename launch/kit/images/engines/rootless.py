@@ -160,9 +160,11 @@ class _Building:
             (root / name).touch(0o600)
             (root / name).write_text(text, encoding="utf-8", errors="surrogateescape")
         command, variables = self.engine.start(root)
+        # bash, as /bin/sh, exports these only if it is started with them.
+        given = [f"{name}={env[name]}" for name in ("UID", "EUID") if name in env]
         try:
             self.steps.must_run(
-                [*command, "env", "-i", "/bin/sh", f"/{SCRIPT}"], variables, "RUN", where
+                [*command, "env", "-i", *given, "/bin/sh", f"/{SCRIPT}"], variables, "RUN", where
             )
         finally:
             for name in (SCRIPT, APT_CONFIG, *lent):
