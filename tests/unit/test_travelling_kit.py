@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from kit.cli import entry
 from kit.plan import file_list
 from kit.remote import context, install, landing, packing
@@ -69,6 +70,16 @@ def test_a_word_that_is_also_the_value_of_an_option_stays() -> None:
     assert context.words(typed, context.Context("build", "build"), "/k")[0] == ["build", "--images", "/k/images", "build"]
     options = [option for option in entry.tree("build").commands["build"].params if option.param_type_name == "option"]
     assert {name for option in options if option.is_flag for name in option.opts} == {*context.FLAGS}
+
+
+def test_the_bases_that_image_lock_names_are_those_of_a_build_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("Dockerfile").write_text("FROM base:1\nCOPY train.py /\n")
+    Path("train.py").touch()
+    Path("image.lock").write_text('{"base:1": "sha256:1"}')
+    typed = Typed("build", ["build"], {}, None, None, print)  # type: ignore[arg-type]
+    with context.read(typed) as found:
+        assert found.source and sorted(os.listdir(found.source)) == ["Dockerfile", "image.lock", "train.py"]
 
 
 def test_absolute_paths_of_the_project_are_relative_on_the_way() -> None:

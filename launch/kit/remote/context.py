@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -150,6 +151,8 @@ def _recipe(typed: Typed, target: Optional[str], place: Path) -> Context:
         with suppress(*([UsageError] if number else [])):
             request = BuildRequest(device=typed.value("device") or "gpu", arguments=arguments)
             recipe.load(path, base, "image", request).lay_out(place, typed.say)
+    if (folder / recipe.LOCK).is_file():
+        shutil.copyfile(folder / recipe.LOCK, place / recipe.LOCK)
     word = None if file.name in choose.FILES else target
     if target is not None and Path(target).is_file():
         word = os.path.relpath(file, folder)
