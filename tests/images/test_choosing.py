@@ -42,6 +42,8 @@ def short(choice: Choice) -> tuple[str, str, str, str]:
     [
         ("docker apptainer", "Dockerfile image.def", ("docker", "Dockerfile")),
         ("podman", "Dockerfile", ("podman", "Dockerfile")),
+        ("podman", "Containerfile image.def", ("podman", "Containerfile")),
+        ("docker", "Containerfile containers/Dockerfile Dockerfile", ("docker", "Dockerfile")),
         ("docker apptainer", "containers/image.def", ("apptainer", "containers/image.def")),
         ("docker enroot", "image.enroot.sh", ("enroot", "image.enroot.sh")),
         ("apptainer", "Dockerfile image.def", ("apptainer", "image.def")),
@@ -60,6 +62,7 @@ def test_the_first_engine_with_a_recipe_here_is_taken(installed: str, recipes: s
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
+        ("other/Containerfile", ("docker", "Containerfile", "other", "other")),
         ("eval", ("docker", "Dockerfile", "eval", "eval")),
         ("serve", ("docker", "containers/serve.Dockerfile", "My Model", "serve")),
         ("containers/eval/Dockerfile", ("docker", "Dockerfile", "eval", "eval")),
@@ -72,7 +75,14 @@ def test_the_first_engine_with_a_recipe_here_is_taken(installed: str, recipes: s
 )
 def test_a_recipe_is_named_by_its_place_in_containers_its_file_or_its_folder(target: str, expected: tuple[str, ...], project: Path) -> None:
     install(project, "docker", "apptainer", "enroot")
-    write("containers/eval/Dockerfile", "containers/serve.Dockerfile", "containers/image.def", "containers/lean.image.enroot.sh", "deep/er/Dockerfile")
+    write(
+        "containers/eval/Dockerfile",
+        "containers/serve.Dockerfile",
+        "containers/image.def",
+        "containers/lean.image.enroot.sh",
+        "deep/er/Dockerfile",
+        "other/Containerfile",
+    )
     assert short(choose(target, None, "gpu")) == expected
 
 
@@ -80,6 +90,13 @@ def test_the_kits_own_recipe_is_taken_where_there_is_none(project: Path) -> None
     install(project, "apptainer")
     found = choose(None, None, "cpu")
     assert (found.file, found.folder, found.name) == (ROOT / "containers/image.def", ROOT, "kit-cpu")
+
+
+@pytest.mark.parametrize("target", [".", "..", "./"])
+def test_a_folder_without_a_recipe_is_none_of_kits_own(target: str, project: Path) -> None:
+    install(project, "docker", "apptainer")
+    with pytest.raises(KitError, match=f"there is no recipe {target}"):
+        choose(target, None, "gpu")
 
 
 @pytest.mark.parametrize(

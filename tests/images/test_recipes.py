@@ -250,9 +250,11 @@ def test_a_base_of_apptainers_that_is_in_no_registry_has_no_digest(project: Path
         ("a b.txt\nsource/deep/[a-x].py\n", ["source/", "source/.git/", "source/.git/HEAD", "source/deep/"]),
     ],
 )
-def test_what_dockerignore_names_stays_out(patterns: str, expected: list[str], project: Path) -> None:
+@pytest.mark.parametrize("file", [".dockerignore", ".containerignore"])
+def test_what_dockerignore_names_stays_out(file: str, patterns: str, expected: list[str], project: Path) -> None:
     (project / "Dockerfile").write_text('FROM x\nCOPY ["a*b.txt", "sourc[e]", "/opt/"]\n')
-    (project / ".dockerignore").write_text(f"**/skipped.log\n{patterns}")
+    (project / ".dockerignore").unlink()
+    (project / file).write_text(f"**/skipped.log\n{patterns}")
     assert find().files() == expected
 
 
@@ -343,7 +345,7 @@ def test_only_the_last_digests_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_kit_writes_is_no_part_of_a_recipe_but_the_same_name_deeper_is(project: Path) -> None:
-    for name in ("images/old.sqsh", "runs/1/run.json", ".git/HEAD", "source/images/x.png"):
+    for name in ("images/old.sqsh", "runs/1/run.json", ".git/HEAD", "image.lock", "source/images/x.png"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).touch()
     (project / "Dockerfile").write_text("FROM x\nCOPY . /opt/\n")

@@ -53,8 +53,9 @@ class _Places:
 
 def file(folder: Path, recipe: Path) -> Path:
     """Return a recipe's file of patterns: its own, if it has one. The file may be missing."""
+    usual, podmans = folder / ".dockerignore", folder / ".containerignore"
     own = recipe.with_name(f"{recipe.name}.dockerignore")
-    return own if os.path.lexists(own) else folder / ".dockerignore"
+    return next(filter(os.path.lexists, (own, usual, podmans)), usual)
 
 
 def read(folder: Path, recipe: Path) -> Callable[[str], bool]:

@@ -18,6 +18,7 @@ from kit.images.recipe import tidy
 ENGINES: dict[str, Engine] = {
     engine.name: engine for engine in (Docker("docker"), Docker("podman"), Apptainer(), Enroot())
 }
+SECOND = "Containerfile"  # another name of a Dockerfile
 FILES = tuple(dict.fromkeys(engine.recipe_files[0] for engine in ENGINES.values()))
 
 
@@ -89,6 +90,8 @@ def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
         return (path, parent) if _kind(path) == usual else None
     if file := _recipe_in(path, usual):
         return file, path
+    if set(target) <= set("./"):
+        return None  # a folder is no name of a recipe in another one
     project, own = current / "containers", assets.folder("containers")
     for file, folder in (
         (project / target / usual, project / target),
@@ -101,7 +104,8 @@ def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
 
 
 def _recipe_in(folder: Path, usual: str) -> Optional[Path]:
-    files = (folder / usual, folder / "containers" / usual)
+    names = (usual, SECOND) if usual == "Dockerfile" else (usual,)
+    files = (folder / place / name for place in (".", "containers") for name in names)
     return next(filter(Path.is_file, files), None)
 
 
@@ -117,7 +121,7 @@ def _name(target: Optional[str], folder: Path, device: str) -> str:
     last = Path(target).absolute().name if target else ""
     for usual in FILES:
         last = last.removesuffix(f".{usual}")
-    return _image_name(folder.name if last in ("", *FILES) else last, device)
+    return _image_name(folder.name if last in ("", SECOND, *FILES) else last, device)
 
 
 def _image_name(name: str, device: str) -> str:
