@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import platform
@@ -342,6 +343,13 @@ def test_only_the_last_digests_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     known = Digests("files", most=3)
     assert [known.find(path, path.stat()) for path in paths] == ["digest of a", None, "digest of c", "digest of d"]
     assert os.listdir(tmp_path / "kit") == ["files.json"]
+
+
+@pytest.mark.parametrize("name", ["image.tar.gz", "image.sif"])
+def test_an_image_of_another_kind_is_no_recipe_with_a_wrong_letter(name: str, project: Path) -> None:
+    (project / name).write_bytes(gzip.compress(b"image"))
+    with pytest.raises(UsageError, match=rf"{name} is neither a recipe nor an image that kit knows\n  fix: .* not compressed .* FILE\.sif"):
+        find(name)
 
 
 def test_what_kit_writes_is_no_part_of_a_recipe_but_the_same_name_deeper_is(project: Path) -> None:

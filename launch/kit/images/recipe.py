@@ -226,9 +226,14 @@ def load(file: Path, folder: Path, name: str, request: BuildRequest) -> Recipe:
     """Return a recipe. Raise UsageError if it cannot be read, or lacks an argument."""
     try:
         text = safe_read.read(file).decode("utf-8-sig").replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as error:
-        fix = "check its rights, and that it is UTF-8 text"
-        raise UsageError(f"{file} cannot be read: {error}", fix) from None
+    except UnicodeDecodeError:
+        fix = (
+            "a recipe is UTF-8 text; images are FILE.tar, not compressed (gunzip, zstd -d), and "
+            "FILE.sqsh; a job runs a FILE.sif as it is: `image: FILE.sif`"
+        )
+        raise UsageError(f"{file} is neither a recipe nor an image that kit knows", fix) from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error}", "check its rights") from None
     parts = recipe_formats.read(file.name, text)
     arguments = dict(request.arguments)
     if request.device == "cpu":
