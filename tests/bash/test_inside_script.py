@@ -86,6 +86,28 @@ def test_packages_that_an_upgrade_of_python_left_behind_choose_no_python(left: s
     assert (done.stdout, done.stderr) == (f"{tmp_path}/{chosen}/bin/python3 torch", "")
 
 
+@pytest.mark.parametrize(
+    ("runtime", "files", "is_told"),
+    [
+        ("apptainer", ("etc/rc",), True),
+        ("singularity", ("etc/rc", ".singularity.d/env/90-environment.sh"), True),
+        ("apptainer", ("etc/rc", ".singularity.d/env/10-image.sh"), False),
+        ("apptainer", ("etc/passwd",), False),
+        ("enroot", ("etc/rc",), False),
+    ],
+)
+def test_variables_that_only_another_runtime_reads_are_missed_aloud(runtime: str, files: tuple[str, ...], is_told: bool, tmp_path: Path) -> None:
+    """`enroot import` writes them to /etc/environment."""
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "etc/environment").write_text("PATH=/opt/conda/bin\n")
+    script = f'source "${{KIT_RUN_DIR}}/lib/container.sh"; container::report_lost {tmp_path}'
+    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_RUNTIME=runtime, KIT_IMAGE="/images/a.sqsh"))
+    assert done.returncode == 0 and ("the image's variables, such as its PATH, are not set" in done.stderr) == is_told
+    assert done.stderr.endswith("kit build /images/a.sqsh\n") == is_told
+
+
 @pytest.mark.parametrize("by", ["its PATH", "its command", "its PYTHONPATH"])
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_the_python_that_a_job_names_starts_its_ranks(launcher: str, by: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ container::begin() {
     secrets::check_inside
   fi
   # The image is the same on all nodes, so one process reports it.
-  [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || container::report_overridden
+  [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || { container::report_overridden; container::report_lost ''; }
   container::check_gpus
   container::allow_connections
   container::set_variables
@@ -120,6 +120,13 @@ container::report_overridden() {
     [[ ! "$(LC_ALL=C && printf '%s' "${kit_name^^}")" =~ TOKEN|SECRET|PASS|KEY|PWD|CRED|COOKIE|AUTH|DSN|CONNECTION_?STRING ]] || kit_own='(not shown)' kit_other='another value'
     kit::say "${kit_name} is ${kit_own} as the job says, not ${kit_other} as the image or the site says"
   done
+}
+
+# container::report_lost ROOT - an image of `enroot import` has its variables where Apptainer does not look: it starts without them.
+container::report_lost() {
+  [[ "${KIT_RUNTIME}" == @(apptainer|singularity) && -s "$1/etc/environment" && -e "$1/etc/rc" ]] || return 0
+  compgen -G "$1/.singularity.d/env/10-*" >/dev/null ||
+    kit::warn "the image's variables, such as its PATH, are not set: ${KIT_RUNTIME} does not read /etc/environment" "make a file of it that has them for ${KIT_RUNTIME}, too: kit build ${KIT_IMAGE}"
 }
 
 # container::job_env - called last, so that neither the image nor a launcher wins over the job's own variables. KIT_PATH is
