@@ -345,6 +345,17 @@ def test_only_the_last_digests_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path / "kit") == ["files.json"]
 
 
+def test_a_file_beside_the_folder_of_the_recipe_is_told_where_kit_would_find_it(project: Path) -> None:
+    """As `docker build -f docker/Dockerfile .` has it."""
+    (project / "docker").mkdir()
+    (project / "docker/Dockerfile").write_text("FROM x\nCOPY requirements.txt /\n")
+    with pytest.raises(UsageError, match=r"is not in .*/docker\n  fix: .*; it is in .*/My Model: move the recipe there, or to containers/ there"):
+        find("docker/Dockerfile").files()
+    (project / "containers").mkdir()
+    (project / "docker/Dockerfile").rename(project / "containers/Dockerfile")
+    assert find("containers/Dockerfile").files() == ["requirements.txt"]
+
+
 @pytest.mark.parametrize("name", ["image.tar.gz", "image.sif"])
 def test_an_image_of_another_kind_is_no_recipe_with_a_wrong_letter(name: str, project: Path) -> None:
     (project / name).write_bytes(gzip.compress(b"image"))

@@ -123,6 +123,8 @@ class Recipe:
                     reason = ".dockerignore, or what kit writes itself"
                     problem = f"nothing of {pattern} is left: {reason}"
                 fix = "correct the path, which starts at the recipe's folder"
+                if not matches and recipe_files.matching(here := Path.cwd(), pattern):
+                    fix += f"; it is in {here}: move the recipe there, or to containers/ there"
                 raise UsageError(problem, fix, where=f"{self.file}:{line}")
             found.update(files)
         return found
