@@ -166,6 +166,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ('docker: Error response from daemon: exec: "bash": executable file not found in $PATH: unknown.', "no-bash"),
     ('FATAL:   "bash": executable file not found in $PATH', "no-bash"),
     ("/etc/rc: line 1: exec: bash: not found", "no-bash"),
+    ("/etc/rc: exec: line 1: bash: not found", "no-bash"),  # busybox
+    ("slurmstepd: error: execve(): bash: No such file or directory", "no-bash"),
     ('docker: Error response from daemon: exec: "docker-init": executable file not found in $PATH.', "no-docker-init"),
     ("FATAL:   could not open image /images/x.sif: the image's architecture (amd64) could not run on the host's (arm64)", "image-of-another-cpu"),
     ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink-broken"),
