@@ -113,3 +113,15 @@ def test_where_no_python_has_torch_an_image_is_spoken_of_only_where_there_is_one
     done = subprocess.run(["/bin/bash", "-c", script, "bash", str(lib)], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr.startswith(f"kit: error: local0: {problem}\n  fix: {fix}"), done.stderr
     assert ("`launcher: srun`" in done.stderr) == (not image)
+
+
+def test_a_python_that_leads_to_nothing_is_named_where_none_has_torch(tmp_path: Path) -> None:
+    """As one of uv's in /root, into which only root may look, or which a later stage of the recipe has not copied."""
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "venv/bin/python3").symlink_to("/root/.local/share/uv/python/nowhere/bin/python3.12")
+    lib = Path(__file__).parents[2] / "launch/scripts/lib"
+    script = f'source "$1/messages.sh"; source "$1/program.sh"; PATH={tmp_path}/venv/bin; program::lack torch'
+    env = {"KIT_IMAGE": "a.sif", "SLURMD_NODENAME": "node7"}
+    done = subprocess.run(["/bin/bash", "-c", script, "bash", str(lib)], env=env, capture_output=True, text=True, timeout=60)
+    assert f"  fix: look at {tmp_path}/venv/bin/python3: what it leads to is not there, or this user may not enter" in done.stderr
+    assert "; or name an image that has it" in done.stderr

@@ -36,7 +36,15 @@ program::find_python() {
 # program::lack MODULE - says that no Python has it. Under `kit run` the first folder of PATH is that of the stand-ins for Slurm.
 program::lack() {
   local kit_path kit_fix="name an image that has it: \`image: FILE\`; one off PATH by its path: \`command: FOLDER/bin/python train.py\`" kit_where="on PATH in the image"
+  local kit_folder
+  local -a kit_folders
   program::choose_path
+  kit::split kit_folders : "${kit_path}"
+  for kit_folder in "${kit_folders[@]}"; do # such as a virtual environment of uv, whose Python is in /root
+    if [[ (-L "${kit_folder}/python3" && ! -e "${kit_folder}/python3") || ("${kit_folder}" == /root/* && ! -x /root) ]]; then
+      kit_fix="look at ${kit_folder}/python3: what it leads to is not there, or this user may not enter its folder (in the recipe: RUN chmod a+rx /root); or ${kit_fix}"
+    fi
+  done
   [[ -z "${KIT_LOOPBACK:-}" ]] || kit_path="${kit_path/"${PATH}"/"${PATH#*/local:}"}"
   if [[ -z "${KIT_IMAGE}" ]]; then
     kit_where='on PATH' kit_fix="activate the environment that has it (or pip install $1), and start again; or ${kit_fix}; a program without $1: \`launcher: srun\`"
