@@ -580,7 +580,7 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
 OLD_APPTAINER = """\
 case " $* " in
   *" --build-arg-file "*) echo "Error for command \\"build\\": unknown flag: --build-arg-file" >&2 && exit 1 ;;
-  " build "*) mkdir -p "$4/bin" && cp "$5" "$4/recipe" ;;
+  " build "*) mkdir -p "$4/bin" && cp "$5" "$4/recipe" && { [[ ! -e base.sif ]] || cp base.sif "$4/base"; } ;;
   *" env -0 ") printf 'A=b\\0' ;;
 esac
 """
@@ -590,12 +590,26 @@ esac
 def test_a_definition_without_arguments_is_built_by_an_apptainer_that_knows_none(arguments: dict[str, str], engine: Engine, tmp_path: Path) -> None:
     stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)
     Path("image.def").write_text("Bootstrap: localimage\nFrom: base.sif\n%arguments\n  SIZE=1\n")
+    Path("base.sif").touch()
     if arguments:
         with pytest.raises(KitError, match="apptainer build ended with code 1"):
             make(build.BuildRequest(engine="apptainer", arguments=arguments))
     else:
         make(build.BuildRequest(engine="apptainer"))
-        assert "recipe" in listed(built())
+        assert {"recipe", "base"} <= set(listed(built()))
+
+
+def test_another_file_that_a_definition_is_built_on_makes_another_image(engine: Engine, tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)
+    for place in ("base.sif", f"{tmp_path}/model/base.sif"):
+        Path("image.def").write_text(f"Bootstrap: localimage\nFrom: {place}\n")
+        for content in ("one", "two", "one"):
+            Path("base.sif").write_text(content)
+            make(build.BuildRequest(engine="apptainer"))
+    assert len(list(Path("images").glob("*.sqsh"))) == 4
+    Path("base.sif").unlink()
+    with pytest.raises(KitError, match=r"base\.sif cannot be read"):
+        make(build.BuildRequest(engine="apptainer"))
 
 
 def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(engine: Engine) -> None:

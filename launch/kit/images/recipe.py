@@ -157,10 +157,18 @@ class Recipe:
         ignore_file = dockerignore.file(self.folder, self.file)
         recipe_files.name_large(self.folder, names, ignore_file, note)
         found = {name: recipe_files.digest(self.folder / name, read_before) for name in names}
+        found |= {
+            name: recipe_files.digest(path, read_before) for name, path in self._local().items()
+        }
         if self.requirements:
             found[REQUIREMENTS] = recipe_files.digest(self.requirements.resolve(), read_before)
         read_before.save()
         return found
+
+    def _local(self) -> dict[str, Path]:
+        """Return the image files of this machine that the recipe is built on, by its words."""
+        names = [self.expand(word, line) for line, word in self.parts.local]
+        return {name: (self.folder / name).resolve() for name in names}
 
     def digest(self, pinned: dict[str, str], contents: dict[str, str]) -> str:
         """Return a digest of all inputs: equal digests mean equal images.
@@ -213,6 +221,10 @@ class Recipe:
         is_inside = not paths.leads_out(name) and not safe_write.is_behind_link(self.folder, name)
         recipe = target / (name if is_inside else self.file.name)
         recipe_files.copy(self.folder, files, target, besides=recipe)
+        for name, path in self._local().items():
+            if not os.path.isabs(name):
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                (target / name).symlink_to(path)
         recipe.parent.mkdir(parents=True, exist_ok=True)
         recipe.write_text(self.text, encoding="utf-8")
         if self.requirements:

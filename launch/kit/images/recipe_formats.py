@@ -49,6 +49,7 @@ class Parts:
     bases: list[tuple[int, str]] = field(default_factory=list)
     # Files and patterns, relative to the recipe's folder.
     sources: list[tuple[int, str]] = field(default_factory=list)
+    local: list[tuple[int, str]] = field(default_factory=list)  # bases that are files
     arguments: dict[str, str] = field(default_factory=dict)  # the arguments with a default
     declared: set[str] = field(default_factory=set)
     is_dockerfile: bool = False
@@ -261,6 +262,8 @@ def _definition(text: str) -> Parts:
             bootstrap = words[1] if words[1:] else ""
         elif words[0].lower() == "from:" and bootstrap == "docker":  # others are in no registry
             parts.bases.append((number, " ".join(words[1:])))
+        elif words[0].lower() == "from:" and bootstrap == "localimage":
+            parts.local.append((number, " ".join(words[1:])))
         elif section == "%files":
             parts.sources.append((number, words[0]))
         elif section == "%arguments":
