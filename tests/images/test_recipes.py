@@ -345,6 +345,19 @@ def test_only_the_last_digests_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path / "kit") == ["files.json"]
 
 
+def test_pictures_in_the_folder_of_kits_images_are_missed_aloud(project: Path) -> None:
+    (project / "images").mkdir()
+    for name in ("cat.png", "model-1.sqsh"):
+        (project / "images" / name).touch()
+    subprocess.run("git init -q . && git add images/cat.png", cwd=project, check=True, shell=True)
+    for number, (copied, said) in enumerate(((".", True), ("source", False))):
+        (project / "Dockerfile").write_text(f"FROM x\nCOPY {copied} /opt/\n")
+        notes: list[str] = []
+        find().lay_out(project.parent / f"context{number}", notes.append)
+        told = "images/ is not in the image, though git tracks images/cat.png; to take it in, have kit's own images elsewhere: --images DIR"
+        assert (told in notes) == said
+
+
 def test_a_file_beside_the_folder_of_the_recipe_is_told_where_kit_would_find_it(project: Path) -> None:
     """As `docker build -f docker/Dockerfile .` has it."""
     (project / "docker").mkdir()

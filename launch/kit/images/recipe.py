@@ -217,6 +217,8 @@ class Recipe:
         if tracked:
             note(key_files.COPIED.format(key_files.shown(tracked)))
         recipe_files.name_windows_scripts(self.folder, files, note)
+        words = [word for _, word in self.parts.sources]
+        recipe_files.name_missed(self.folder, words, self.left_out[-1], note)
         name = os.path.relpath(self.file, self.folder)
         is_inside = not paths.leads_out(name) and not safe_write.is_behind_link(self.folder, name)
         recipe = target / (name if is_inside else self.file.name)

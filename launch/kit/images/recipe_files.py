@@ -18,8 +18,10 @@ from typing import Callable
 from kit.base.errors import KitError
 from kit.base.formats import first, size
 from kit.base.progress import Note
+from kit.config import paths
 from kit.files import safe_read, safe_write
 from kit.files.digests import Digests
+from kit.plan import git_files
 
 LARGE = 500 * 10**6  # bytes: kit says so if a recipe takes in more
 WORTH_NOTING = 64 << 10  # bytes: a smaller file is read about as fast as its digest is found
@@ -95,6 +97,16 @@ def name_windows_scripts(folder: Path, names: list[str], note: Note) -> None:
     if found := [name for name in shells if safe_read.is_of_windows(folder / name)]:
         fix = "where a step runs one: perl -pi -e 's/\\r$//' FILE"
         note(f"lines end as on Windows (CRLF) in {first(found, 5)}; {fix}")
+
+
+def name_missed(folder: Path, words: list[str], images: str, note: Note) -> None:
+    """Note what git tracks in the folder of images, which a COPY of the whole folder leaves out."""
+    if not {".", "./", "*"} & {*words} or paths.leads_out(images):
+        return
+    found = [str(path.relative_to(folder)) for path in (folder / images).rglob("*")]
+    if missed := sorted(git_files.tracked(str(folder), found)):
+        fix = "to take it in, have kit's own images elsewhere: --images DIR"
+        note(f"{images}/ is not in the image, though git tracks {first(missed, 5)}; {fix}")
 
 
 def copy(folder: Path, names: list[str], target: Path, besides: Path) -> None:
