@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from kit.base.errors import KitError
+from kit.images.sources import find
 from kit.registry import oci
 from test_registry import contents, digest
 
-from samples import tar
+from samples import docker_archive, tar
 
 HERE = oci.architecture()
 SAID = {
@@ -112,6 +113,12 @@ def test_a_docker_archive_of_todays_form_is_read(tmp_path: Path) -> None:
     assert image[:3] == ("a.tar", document["digest"], CONFIG)
     assert [layer.digest for layer in image.layers] == [digest(LOW), digest(TOP)]
     assert contents(image) == FILES
+
+
+def test_the_file_of_an_archive_needs_half_of_layers_that_are_not_compressed(tmp_path: Path) -> None:
+    for layer, part in ((LOW, 2), (gzip.compress(LOW), 1)):
+        found = find.source(str(docker_archive(tmp_path / "a.tar", layer=layer)), print, wanted="")
+        assert found and (found.size, found.needs) == (len(layer), len(layer) // part)
 
 
 @pytest.mark.parametrize("write", [archive, folder])

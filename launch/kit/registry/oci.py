@@ -62,6 +62,9 @@ class Layer(NamedTuple):
     size: int  # bytes of all chunks
     chunks: Callable[[], Generator[bytes, None, None]]  # of a tar, maybe packed by gzip or zstd
 
+    def is_compressed(self) -> bool:
+        return next(self.chunks(), b"").startswith(COMPRESSED)
+
 
 class Image(NamedTuple):
     """An image for one kind of machine."""
@@ -199,8 +202,8 @@ def _saved_layer(place: Extent, name: str, diff_id: str) -> Layer:
     """
     if name.startswith("blobs/sha256/"):
         return Layer(f"sha256:{posixpath.basename(name)}", place.size, place.chunks)
-    is_compressed = next(place.chunks(), b"").startswith(COMPRESSED)
-    return Layer("" if is_compressed else diff_id, place.size, place.chunks)
+    layer = Layer("", place.size, place.chunks)
+    return layer if layer.is_compressed() else layer._replace(digest=diff_id)
 
 
 def _oci_layout(blobs: Blobs, reference: str, note: Note, wanted: str) -> Image:

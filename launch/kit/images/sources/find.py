@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -42,7 +43,10 @@ def source(target: str, note: Note, *, wanted: str) -> Optional[Source]:
     is_archive = (path.is_file() and path.suffix == ".tar") or oci.is_layout(path)
     if is_archive or scheme in ARCHIVES:
         image = oci.open_archive(path, reference, note, wanted=wanted)
-        return _of_layers(image, reference or path.stem, target)
+        found = _of_layers(image, reference or path.stem, target)
+        # docker save does not compress layers; zstd packs them to a third or a half.
+        needs = sum(layer.size // (1 if layer.is_compressed() else 2) for layer in image.layers)
+        return replace(found, needs=needs)
     is_of_engine = scheme in ENGINES and rest.startswith("//")
     if not is_of_engine and path.suffix not in (".sqsh", ".squashfs"):
         return None
@@ -65,13 +69,12 @@ def _of_engine(name: str, reference: str, target: str) -> Source:
 
 
 def _of_layers(image: oci.Image, reference: str, target: str) -> Source:
-    # Layers are compressed already, but for a docker archive's: the file needs about their size.
     size = sum(layer.size for layer in image.layers)
     return Source(
         _short(reference),
         image.digest,
         size,
-        needs=size,
+        needs=size,  # a registry's layers are compressed already
         config=image.config,
         origin={"source": target, "engine": None},
         files=lambda _label, count: merged(image, count),
