@@ -179,11 +179,12 @@ def test_what_is_installed_is_read_from_the_stream(tmp_path: Path) -> None:
         ("opt/site-packages/my_own-1.0+cpu.dist-info/METADATA", b"", {}),
         ("usr/lib/python3/dist-packages/apex-0.1-py3.10.egg-info", b"", {}),
         ("opt/site-packages/a-b-2.0.egg-info/PKG-INFO", b"", {}),
+        *((f"opt/conda/envs/{name}/lib/python3.12/site-packages/numpy-{name}.dist-info", b"", {"type": tarfile.DIRTYPE}) for name in ("2.4.2", "1.26.4")),
         ("var/lib/dpkg/status", status, {}),
     )
     with (tmp_path / "log").open("wb") as log:
         packages = pack.squash(entries_open(stream), Config(), tmp_path / "i.sqsh", log)
-    assert packages == {"numpy": "2.4.2", "my_own": "1.0+cpu", "apex": "0.1", "a-b": "2.0", "deb:bash": "5.2-1", "deb:zstd": "1.5"}
+    assert packages == {"numpy": "1.26.4, 2.4.2", "my_own": "1.0+cpu", "apex": "0.1", "a-b": "2.0", "deb:bash": "5.2-1", "deb:zstd": "1.5"}
     assert (unpacked(tmp_path / "i.sqsh") / "var/lib/dpkg/status").read_bytes() == status
 
 

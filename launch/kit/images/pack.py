@@ -154,7 +154,9 @@ def _prepare(files: Iterable[Entry], put: Callable[[Entry], None]) -> tuple[int,
             packages.update(_debian(status))
             entry = entry._replace(content=io.BytesIO(status))
         elif found := PYTHON_PACKAGE.search(entry.name):
-            packages[found[1]] = found[2]
+            name, version = found.groups()  # environments of conda's may have several versions
+            versions = {version, *packages.get(name, version).split(", ")}
+            packages[name] = ", ".join(sorted(versions))
         # Ordinary users must be able to read and remove what root left in an image.
         needed = {FOLDER: 0o700, LINK: 0, SYMBOLIC_LINK: 0}.get(entry.kind, 0o600)
         if entry.kind == FOLDER and HOMES.fullmatch(entry.name):
