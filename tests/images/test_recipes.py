@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -343,6 +344,15 @@ def test_only_the_last_digests_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     known = Digests("files", most=3)
     assert [known.find(path, path.stat()) for path in paths] == ["digest of a", None, "digest of c", "digest of d"]
     assert os.listdir(tmp_path / "kit") == ["files.json"]
+
+
+def test_a_socket_of_another_program_is_no_part_of_a_recipe(project: Path) -> None:
+    """As for Docker."""
+    (project / "Dockerfile").write_text("FROM x\nCOPY source /opt/\n")
+    before = find().contents()
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind("source/agent")  # the whole path may be too long for one
+    assert find().contents() == before
 
 
 def test_pictures_in_the_folder_of_kits_images_are_missed_aloud(project: Path) -> None:

@@ -148,7 +148,7 @@ class Recipe:
             yield from inside
             if name != "." and (inside or not is_ignored(name)):
                 yield f"{name}/"
-        elif not is_ignored(name):
+        elif not is_ignored(name) and (path.is_symlink() or not path.is_socket()):
             yield name
 
     def contents(self, note: Note = silent) -> dict[str, str]:
