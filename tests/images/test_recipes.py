@@ -346,6 +346,25 @@ def test_only_the_last_digests_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path / "kit") == ["files.json"]
 
 
+@pytest.mark.parametrize("patterns", ["database\n", "*\n!source\n"])
+def test_a_closed_folder_that_dockerignore_names_is_not_looked_into(patterns: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a database in a container, which belongs to another user."""
+    (project / "database/deep").mkdir(parents=True)
+    listdir = os.listdir
+
+    def refuse(folder: os.PathLike[str]) -> list[str]:
+        if Path(folder).name == "database":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listdir(folder)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    (project / "Dockerfile").write_text("FROM x\nCOPY . /opt/\n")
+    with pytest.raises(PermissionError):
+        find().files()
+    (project / ".dockerignore").write_text(patterns)
+    assert "source/deep/x.py" in find().files()
+
+
 def test_a_socket_of_another_program_is_no_part_of_a_recipe(project: Path) -> None:
     """As for Docker."""
     (project / "Dockerfile").write_text("FROM x\nCOPY source /opt/\n")

@@ -58,10 +58,11 @@ def file(folder: Path, recipe: Path) -> Path:
     return next(filter(os.path.lexists, (own, usual, podmans)), usual)
 
 
-def read(folder: Path, recipe: Path) -> Callable[[str], bool]:
-    """Return a function that says of a path in the folder whether it is ignored."""
+def read(folder: Path, recipe: Path) -> tuple[Callable[[str], bool], bool]:
+    """Return a function that says of a path whether it is ignored, and whether all below it is."""
     path = file(folder, recipe)
-    return matcher(lines(path), str(path))
+    found = lines(path)
+    return matcher(found, str(path)), not any(line.startswith("!") for line in found)
 
 
 def lines(path: Path) -> list[str]:

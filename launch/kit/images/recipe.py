@@ -110,13 +110,13 @@ class Recipe:
 
     def _copied(self) -> set[str]:
         """Return what the recipe's words mean. Raise UsageError if one means nothing."""
-        is_ignored = dockerignore.read(self.folder, self.file)
+        ignores = dockerignore.read(self.folder, self.file)
         found: set[str] = set()
         for line, word in self.parts.sources:
             pattern = self._pattern(word, line)
             matches = recipe_files.matching(self.folder, pattern)
             matches += [target for match in matches if (target := self._link_target(match))]
-            files = [name for match in matches for name in self._walk(match, is_ignored)]
+            files = [name for match in matches for name in self._walk(match, *ignores)]
             if not files and not glob.has_magic(pattern):
                 problem = f"{pattern} is not in {self.folder}"
                 if matches:
@@ -136,19 +136,23 @@ class Recipe:
             return self.folder / target
         return None
 
-    def _walk(self, path: Path, is_ignored: Callable[[str], bool]) -> Iterator[str]:
+    def _walk(self, path: Path, is_ignored: Callable[[str], bool], is_all: bool) -> Iterator[str]:
         name = os.path.relpath(path, self.folder)
         if paths.leads_out(name):
             fix = "an engine sees only that folder: copy it there, or mount it in the job"
             raise UsageError(f"{path} is outside {self.folder}", fix)
-        if name in self.left_out:
+        is_out = is_ignored(name)
+        if name in self.left_out or (is_out and is_all):
             return
         if path.is_dir() and not path.is_symlink():
-            inside = [item for child in path.iterdir() for item in self._walk(child, is_ignored)]
+            below = safe_read.names(path) if is_out else os.listdir(path)
+            inside = [
+                item for each in below for item in self._walk(path / each, is_ignored, is_all)
+            ]
             yield from inside
-            if name != "." and (inside or not is_ignored(name)):
+            if name != "." and (inside or not is_out):
                 yield f"{name}/"
-        elif not is_ignored(name) and (path.is_symlink() or not path.is_socket()):
+        elif not is_out and (path.is_symlink() or not path.is_socket()):
             yield name
 
     def contents(self, note: Note = silent) -> dict[str, str]:
