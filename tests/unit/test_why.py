@@ -603,6 +603,12 @@ def test_what_nccl_reports_as_information_is_no_cause(last: str, code: int, caus
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, f"{code} node1 0\n")}))).cause == cause
 
 
+@pytest.mark.parametrize(("line", "cause"), [("object '/x/libjemalloc.so.2' from LD_PRELOAD cannot be preloaded", "exit-code"), ("x.so", "library-missing")])
+def test_what_the_loader_goes_on_without_is_no_cause(line: str, cause: str, tmp_path: Path) -> None:
+    text = f"ERROR: ld.so: {line} (cannot open shared object file): ignored.\n"
+    assert report.why(str(run_directory(tmp_path / "run", {0: (text, "3 node1 0\n")}))).cause == cause
+
+
 TIMED_OUT = "[rank0]:[E1119 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n"
 
 
