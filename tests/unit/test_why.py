@@ -166,6 +166,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ('docker: Error response from daemon: exec: "bash": executable file not found in $PATH: unknown.', "no-bash"),
     ('FATAL:   "bash": executable file not found in $PATH', "no-bash"),
     ("/etc/rc: line 1: exec: bash: not found", "no-bash"),
+    ("bash: /venv/bin/accelerate: /build/venv/bin/python: bad interpreter: No such file or directory", "not-executable"),
+    ("Error loading shared library libgomp.so.1: No such file or directory (needed by /venv/x.so)", "library-missing"),
     ("/etc/rc: exec: line 1: bash: not found", "no-bash"),  # busybox
     ("slurmstepd: error: execve(): bash: No such file or directory", "no-bash"),
     ('docker: Error response from daemon: exec: "docker-init": executable file not found in $PATH.', "no-docker-init"),
@@ -604,8 +606,8 @@ def test_what_nccl_reports_as_information_is_no_cause(last: str, code: int, caus
 
 
 @pytest.mark.parametrize(("line", "cause"), [("object '/x/libjemalloc.so.2' from LD_PRELOAD cannot be preloaded", "exit-code"), ("x.so", "library-missing")])
-def test_what_the_loader_goes_on_without_is_no_cause(line: str, cause: str, tmp_path: Path) -> None:
-    text = f"ERROR: ld.so: {line} (cannot open shared object file): ignored.\n"
+def test_what_bash_and_the_loader_go_on_without_is_no_cause(line: str, cause: str, tmp_path: Path) -> None:
+    text = f"bash: /root/.bashrc: Permission denied\nERROR: ld.so: {line} (cannot open shared object file): ignored.\n"
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, "3 node1 0\n")}))).cause == cause
 
 
