@@ -31,7 +31,10 @@ container::begin() {
     secrets::check_inside
   fi
   # The image is the same on all nodes, so one process reports it.
-  [[ "${NODE_RANK}${SLURM_LOCALID:-0}" != 00 || -n "${KIT_INSTEAD[*]:-}" ]] || { container::report_overridden; container::report_lost ''; }
+  if [[ "${NODE_RANK}${SLURM_LOCALID:-0}" == 00 && -z "${KIT_INSTEAD[*]:-}" ]]; then
+    container::report_overridden
+    container::report_lost ''
+  fi
   container::check_gpus
   container::allow_connections
   container::set_variables
