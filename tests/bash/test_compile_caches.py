@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from running import SCRIPTS, TAG, as_ordinary_user, bash, environment, kill_all, processes, stub, until
-from test_run_script import JOB_ID, run_dir, slurm, start
+from test_run_script import JOB_ID, logs, run_dir, slurm, start
 
 COMPILES = 'ls -A "${TRITON_CACHE_DIR}" 2>/dev/null; mkdir -p "${TRITON_CACHE_DIR}" && echo code >"${TRITON_CACHE_DIR}/kernel"; echo "${TRITON_CACHE_DIR}"'
 
@@ -329,9 +329,10 @@ def test_what_cannot_be_removed_is_a_warning_and_the_job_begins_cold(site: Site)
     stub(site.folder / "bin", "tar", f'if [[ "$*" == *--extract* ]]; then {half}; fi\nexec {shutil.which("tar")} "$@"\n')
     run = site.run("second")
     left = site.cache("first").name
-    for reason in ("half", f"cannot remove {site.folder}/second/kit-{os.getuid()}/cache/.{left}.unfinished"):
+    reasons = ("half", f"cannot remove {site.folder}/second/kit-{os.getuid()}/cache/.{left}.unfinished")
+    for attempt, reason in enumerate(reasons, 1):
         done = start(run, env=slurm(folders=(site.folder / "bin",)))
-        errors = (run / "log" / str(JOB_ID) / "local0.out").read_text()
+        errors = logs(run, attempt)["local0.out"]
         assert done.returncode == 0, errors + done.stderr
         assert f"kit: warning: local0: the kept compile caches are not used: {reason}\n" in errors
         shutil.rmtree(site.cache("second"))

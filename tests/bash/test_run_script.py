@@ -214,6 +214,17 @@ def test_a_requeued_job_keeps_its_logs_forgets_old_failures_and_takes_another_po
     assert logs(run, 2) == {"local0.out": "[rank0] attempt 1\n", "rank0.out": "attempt 1\n"}
 
 
+def test_a_second_start_in_the_same_allocation_forgets_old_failures(tmp_path: Path) -> None:
+    """By hand, under salloc or in a batch script of the user's own: Slurm counts no start."""
+    run = run_dir(tmp_path, "exit 9")
+    assert start(run).returncode == 9
+    with (run / "env.sh").open("a") as env_sh:
+        env_sh.write("KIT_MOUNTS=(/nowhere /nowhere ro)\n")
+    again = start(run)
+    assert (again.returncode, told(again, port=PORT + 997)[0]) == (1, "kit: error: local0: the mount source /nowhere does not exist here")
+    assert start(run).returncode == 1 and (run / f"log/{JOB_ID}/attempt3").is_dir()
+
+
 def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, processes=4, launcher="torchrun")
     note = 'for word in "$@"; do case "${word}" in prepare | start) mode="${word}" ;; esac; done; printf "%s\\n" "$@" >"argv.${mode}"\n'
@@ -249,6 +260,7 @@ def test_a_job_starts_on_no_other_image_than_it_was_submitted_with(tmp_path: Pat
     done = start(run)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
+        f"kit: local0: job {JOB_ID} on local0: attempt 2\n"
         f"kit: error: local0: {image} is not the image that this job was submitted with: its fingerprint is {fingerprint(image)}, not {then}\n"
         "  fix: put that one back, or submit again; to start with this one: empty KIT_SUBMITTED_FINGERPRINT and KIT_SUBMITTED_SHA256 "
         f"in {run}/env.sh\n"

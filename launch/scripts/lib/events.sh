@@ -19,9 +19,14 @@ event::begin() {
   [[ -z "${KIT_SHARE:-}" ]] || umask 027 # for these folders, as for log/
   mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
   KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
-  # Slurm counts how often it has started the job; in between, all ranks may start again: again.sh.
-  local -i attempt="${SLURM_RESTART_COUNT:-0}+1"
-  [[ ! -f "${KIT_EVENTS}" ]] || attempt+="$(grep -c '"event": "restarting"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
+  # Slurm counts how often it has started the job; in between, all ranks may start again: again.sh. In an allocation of the user's own, by
+  # salloc or another batch script, this one may run several times.
+  local -i attempt="${SLURM_RESTART_COUNT:-0}+1" begun=0
+  if [[ -f "${KIT_EVENTS}" ]]; then
+    attempt+="$(grep -c '"event": "restarting"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
+    begun="$(grep -c '"event": "start"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
+  fi
+  ((attempt > begun)) || attempt=$((begun + 1))
   KIT_ATTEMPT="${attempt}" KIT_ATTEMPT_DIR="${KIT_LOG_DIR}"
   # A later attempt's logs have a folder of their own. Where none can be made, they stand behind those of the first one.
   ((attempt == 1)) || ! mkdir -p -- "${KIT_LOG_DIR}/attempt${attempt}" 2>/dev/null || KIT_ATTEMPT_DIR+="/attempt${attempt}"
