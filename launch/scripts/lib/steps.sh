@@ -19,8 +19,11 @@ step::choose_options() {
     KIT_SRUN+=(--overlap)
   fi
   KIT_BINDS="$(step::binds)"
-  # Since 22.05 srun does not inherit the job's --cpus-per-task.
-  [[ -z "${SLURM_CPUS_PER_TASK:-}" ]] || KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
+  # Since 22.05 srun does not inherit the job's --cpus-per-task. An allocation of the user's own may be for other tasks, such as one for each GPU.
+  if [[ -n "${SLURM_CPUS_PER_TASK:-}" ]]; then
+    local -ri cpus="${SLURM_CPUS_PER_TASK}*${SLURM_NTASKS_PER_NODE:-${KIT_TASKS_PER_NODE}}/${KIT_TASKS_PER_NODE}"
+    KIT_SRUN+=(--cpus-per-task="$((cpus > 0 ? cpus : 1))")
+  fi
   KIT_SRUN_EACH=(
     "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1
     ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
