@@ -196,6 +196,21 @@ def test_a_full_disk_keeps_no_node_from_sending_beats(tag: str) -> None:
     assert done.stderr == "" and done.stdout.splitlines()[1:] == ["3 0 100"] * 2  # the first one counts the rank's start, too
 
 
+def test_a_signal_for_the_program_ends_no_beats(tag: str) -> None:
+    """As `scancel --signal=USR1` sends it, to the first process of each task of each step."""
+    beats = {"KIT_RUN_DIR": str(SCRIPTS), "SLURM_JOB_ID": str(os.getpid()), "SLURM_NODEID": "3", "KIT_BEAT_S": "1", "KIT_STALL_S": "", "KIT_FIRST": ""}
+    pulse = subprocess.Popen(["bash", str(SCRIPTS / "lib/pulse.sh")], env=environment(**beats, **{TAG: tag}), stdout=subprocess.PIPE, text=True)
+    assert pulse.stdout
+    try:
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            assert pulse.stdout.readline() == "3 0 100\n"
+            pulse.send_signal(number)
+        assert pulse.stdout.readline() == "3 0 100\n"
+    finally:
+        pulse.kill()
+        pulse.communicate()
+
+
 def test_a_node_of_kit_run_is_not_lost_where_its_beats_are_late(tmp_path: Path, tag: str) -> None:
     """All of them are this machine, and a busy one may keep the task that sends them from running."""
     run = stalling(tmp_path, 'touch "${KIT_LOG_DIR}/up"; for i in {1..18}; do echo $i; sleep 1; done', stall_s=PATIENT_S, nodes=2)
