@@ -185,10 +185,12 @@ def test_a_slurm_that_does_not_answer_is_a_warning_of_one_line(answer: str, said
     assert submit(capsys, job(project, "slurm: {partition: nowhere}")) == (0, expected)
 
 
-def test_a_sites_own_plugin_may_choose_the_partition(slurm: Path, project: Path, capsys) -> None:
+@pytest.mark.parametrize("kind", ["JobSubmitPlugins", "CliFilterPlugins"])  # user_defaults, of the second kind, reads ~/.slurm/defaults
+def test_a_sites_own_plugin_may_choose_the_partition(kind: str, slurm: Path, project: Path, capsys) -> None:
     name = job(project, "gpus_per_node: 4")
     assert submit(capsys, name)[0] == 2
-    (slurm / "config.txt").write_text("JobSubmitPlugins        = lua\n")
+    with (slurm / "config.txt").open("a") as config:
+        config.write(f"{kind} = lua\n")
     assert submit(capsys, name) == (0, "")
 
 

@@ -216,7 +216,10 @@ class HeaderCheck:
 
 
 def _has_no_submit_plugin() -> bool:
-    return facts.config(PATIENCE_S).get("JobSubmitPlugins", "unknown") in ("(null)", "")
+    """Return True if nothing of the site's adds options: ~/.slurm/defaults is read by one, too."""
+    config = facts.config(PATIENCE_S)
+    found = {config.get(name, "unknown") for name in ("JobSubmitPlugins", "CliFilterPlugins")}
+    return found <= {"(null)", ""}
 
 
 def _knows(kind: facts.Kind, wanted: ResourceRequest) -> bool:
