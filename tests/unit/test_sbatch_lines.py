@@ -133,9 +133,12 @@ def test_gpus_are_added_to_another_gres_where_the_site_wants_them_there(tmp_path
         (("--gpus-per-node", "2"), "DefMemPerGPU=100", "2"),
         (("--gpus-per-node", "2", "--slurm", "cpus-per-task=3"), "DefCpuPerGPU=8", "3"),
         ((), "DefCpuPerGPU=8", "1"),
+        ((), "(null) Exclusive=NODE", None),
+        (("--gpus-per-node", "2"), "(null) Exclusive=NODE", None),
+        (("--slurm", "cpus-per-task=3"), "(null) Exclusive=NODE", "3"),
     ],
 )
-def test_a_site_that_counts_cpus_by_gpus_is_not_overridden(
+def test_a_site_that_counts_cpus_by_gpus_or_gives_whole_nodes_is_not_overridden(
     options: tuple[str, ...], defaults: str, cpus: str | None, tmp_path: Path, kit_here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = site_slurm.put(tmp_path / "slurm", monkeypatch)

@@ -70,7 +70,10 @@ class HeaderCheck:
         return header
 
     def _check_partitions(self, found: Partitions) -> bool:
-        """Return True if the site has a number of CPUs for each GPU, and the job names none."""
+        """Return True if a job that names no number of CPUs gets them by the site's own rule.
+
+        That is so many for each GPU, or all that a node has where jobs have whole nodes.
+        """
         names = self._partition_names(found) if found else None
         if names is None:
             return False
@@ -93,8 +96,13 @@ class HeaderCheck:
             for violation in violations:
                 fix = self._fix(violation, partition, wanted, found)
                 self.problems.add(self._where(violation.option), violation.problem, fix)
-        leaves_cpus_to_site = bool(fitting and wanted.gpus and not wanted.own_cpus)
-        return leaves_cpus_to_site and all(partition.cpus_per_gpu for partition in fitting)
+        if not fitting or wanted.own_cpus:
+            return False
+        is_named = "partition" in self.options  # else a plug-in of the site's may choose another
+        return all(
+            (is_named and partition.exclusive) or (wanted.gpus and partition.cpus_per_gpu)
+            for partition in fitting
+        )
 
     def _warn_of_costs(self, fitting: list[Partition], wanted: ResourceRequest) -> None:
         exclusive = "exclusive" in self.options and self.options["exclusive"] is None
