@@ -98,6 +98,15 @@ def test_a_shell_on_another_cluster_is_noted_with_it(allocated: shell.Allocated,
     assert {line.split()[0] for line in fake_slurm.calls("squeue")} == {"--clusters=gpu2"}
 
 
+def test_the_variables_by_which_sbatch_finds_a_jobs_place_hold_for_a_shell_too(tmp_path: Path, allocated: shell.Allocated, monkeypatch) -> None:
+    """salloc reads others, which win where the user has them."""
+    allocated.plan = plan_of(tmp_path, nodes="1", time="10")
+    for name in ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SALLOC_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_CLUSTERS"):
+        monkeypatch.setenv(name, name)
+    assert allocated.until_the_end(["bash", "-c", f"compgen -v SALLOC_ | while read -r name; do echo $name=${{!name}}; done >{tmp_path}/told"]) == 0
+    assert (tmp_path / "told").read_text().split() == ["SALLOC_ACCOUNT=SBATCH_ACCOUNT", "SALLOC_PARTITION=SALLOC_PARTITION"]
+
+
 def test_a_shell_of_a_task_has_its_number(tmp_path: Path, allocated: shell.Allocated) -> None:
     allocated.task = 4
     assert allocated.until_the_end(["bash", "-c", f'echo "${{SLURM_ARRAY_TASK_ID}}" >{tmp_path}/told']) == 0

@@ -22,7 +22,7 @@ from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, local, run_dir, secret_file
 from kit.runs.history import Run
-from kit.slurm import reasons
+from kit.slurm import reasons, sbatch_variables
 
 PERIOD_S = 2.0
 # What an allocation does not have: a script of its own, its output, a second start, an array. For
@@ -136,7 +136,14 @@ class Allocated(Session):
             for name, value in self.plan.header
             if name not in OF_SBATCH
         ]
-        variables = {} if self.task is None else {"SLURM_ARRAY_TASK_ID": str(self.task)}
+        # salloc has variables of its own, such as SALLOC_ACCOUNT, for what a job does not say.
+        variables = {
+            name.replace("SBATCH", "SALLOC"): value
+            for name, value in sbatch_variables.also_read(dict(self.plan.header)).items()
+            if name not in ("SBATCH_CLUSTERS", "SBATCH_SIGNAL")
+        }
+        if self.task is not None:
+            variables["SLURM_ARRAY_TASK_ID"] = str(self.task)
         return slurm.allocate(self.run, options, command, **variables)
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:

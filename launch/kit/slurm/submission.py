@@ -76,6 +76,7 @@ def allocate(
     """Start salloc, which runs a command on this machine while it holds the nodes.
 
     salloc gives the terminal to the command and takes it back. The queue shows the job in `folder`.
+    The variables are for both, where the environment has no others of these names.
     """
     line = ["salloc", "--quiet", *options, *command]
-    return client.start(line, cwd=folder, env={**client.environment(), **variables})
+    return client.start(line, cwd=folder, env={**variables, **client.environment()})
