@@ -132,6 +132,13 @@ def test_of_options_that_contradict_each_other_the_fix_has_the_line(stub, kit, t
     assert not (tmp_path / "run").exists()
 
 
+def test_what_a_site_says_in_several_lines_stays_in_lines(stub, kit) -> None:
+    said = ["A job for GPUs needs:", "  * --gres=gpu:TYPE:N", "  * an account: https://docs.site.org", "Batch job submission failed: Unspecified error"]
+    stub("sbatch", "cat >&2 <<'END'\n" + "".join(f"sbatch: error: {line}\n" for line in said) + "END\nexit 1")
+    lines = "".join(f"\n  | {line}" for line in said)
+    assert kit("submit", "train.py", check=False).stderr.startswith(f"kit: sbatch refuses: {lines}\n  fix: ")
+
+
 def test_of_a_node_that_slurm_does_not_know_the_fix_has_the_list_that_names_it(stub, kit, tmp_path: Path) -> None:
     """It may be one that could not work, of another cluster under the same profile."""
     stub("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid node name specified' >&2; exit 1")

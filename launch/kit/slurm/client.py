@@ -109,8 +109,11 @@ def check(
         fix = f"{look}: kit status, or sacct -j JOBID; Slurm forgets a job minutes after its end"
         raise KitError(f"sbatch refuses: {cause}, or {other}", fix)
     said = re.sub(r"(?m)^(sbatch|scancel): ((error|fatal): )?", "", done.stderr.strip())
-    words = " ".join(said.splitlines())
+    lines = said.splitlines()
+    words = " ".join(lines)
     fix = _fix_of_script(script, words) if script else "check with: squeue --me"
+    if len(lines) > 2:  # a site's own text, which may be a list
+        words = "".join(f"\n  | {line}" for line in lines)
     raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
 
 
