@@ -225,10 +225,11 @@ def main():
                 flush=True,
             )
     if world > 1:
-        barrier = dist.barrier(
-            async_op=True
-        )  # kept, lest a thread of Gloo frees it, and waits for Python at exit
-        barrier.wait()
+        # Global, so that it outlives main(): else a thread of Gloo may free it, wait for Python's
+        # lock while Python ends, and abort the process. See leave() in train/ranks.py.
+        global last_barrier
+        last_barrier = dist.barrier(async_op=True)
+        last_barrier.wait()
         dist.destroy_process_group()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -74,3 +75,16 @@ def test_a_program_trains_on_no_cpu_where_the_job_has_gpus(program: str, start, 
     assert done.codes == [1]
     # What torch says: that it was built without CUDA, that there is no driver, or an old one, or no device.
     assert re.search(r"(AssertionError|RuntimeError): .*(CUDA|NVIDIA)", done.stderr), done.stderr
+
+
+def test_a_program_keeps_its_last_barrier_beyond_its_functions() -> None:
+    """With a local variable, a thread of Gloo aborts some ranks while Python ends: see leave() in train/ranks.py."""
+    kept = {}
+    for path in (ROOT / "train").rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                lines = [ast.unparse(line) for line in ast.walk(function) if isinstance(line, (ast.Assign, ast.Global))]
+                names = [line.removesuffix(" = dist.barrier(async_op=True)") for line in lines if line.endswith("dist.barrier(async_op=True)")]
+                kept |= {f"{path.relative_to(ROOT)}: {name}": f"global {name}" in lines for name in names}
+    assert len(kept) >= 7
+    assert [where for where, is_global in kept.items() if not is_global] == []

@@ -115,6 +115,7 @@ def main():
     # Rank 0 decides: a network file system may show a new folder late to some.
     (begin,) = broadcast_object_list([newest(args.checkpoints)])
     trainer.train(resume_from_checkpoint=begin)
+    global last_barrier
     if dist.is_initialized():
         # On CPUs the last tensors are Gloo's threads' for a moment longer: see leave() in train/ranks.py.
         last_barrier = dist.barrier(async_op=True)

@@ -147,6 +147,7 @@ def main():
     trainer.strategy.setup_environment()  # connects the ranks
     begin = trainer.strategy.broadcast(checkpoints.file if checkpoints.file.exists() else None)
     trainer.fit(Network(), loader, ckpt_path=begin)
+    global last_barrier
     if dist.is_initialized():
         # On CPUs the last tensors are Gloo's threads' for a moment longer: see leave() in train/ranks.py.
         last_barrier = dist.barrier(async_op=True)
