@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 from samples import ROOT
 
 
 def test_the_demo_trains_through_the_generated_scripts(kit, tmp_path: Path) -> None:
-    for _ in range(2):
-        done = kit("run", str(ROOT / "train" / "digits.yaml"), check=False, timeout_s=600)
-        if "terminate called without an active exception" not in done.stdout:
-            break
-        shutil.rmtree(tmp_path / "runs")  # torch 2.13 aborts at its end now and then, when all is done
-    assert done.returncode == 0, done.stdout
+    done = kit("run", str(ROOT / "train" / "digits.yaml"), timeout_s=600)
     (accuracy,) = re.findall(r"^\[rank0\] test accuracy ([\d.]+)$", done.stdout, re.MULTILINE)
     assert float(accuracy) >= 0.93
     assert sorted(re.findall(r"^\[rank\d\] rank (\d)/4  local \d/2  node (\d)", done.stdout, re.MULTILINE)) == [("0", "0"), ("1", "0"), ("2", "1"), ("3", "1")]
