@@ -365,6 +365,18 @@ def test_a_closed_folder_that_dockerignore_names_is_not_looked_into(patterns: st
     assert "source/deep/x.py" in find().files()
 
 
+@pytest.mark.parametrize(("pattern", "kept"), [(".*", True), (".", True), ("./", True), ("?", True), ("*", False), ("**", False)])
+def test_no_pattern_means_the_folder_of_the_recipe_itself(pattern: str, kept: bool, project: Path) -> None:
+    """`.*` names the hidden files in it, and Docker knows no pattern `.`."""
+    (project / "Dockerfile").write_text("FROM x\nCOPY . /opt/\n")
+    (project / ".dockerignore").write_text(f"{pattern}\n")
+    if kept:
+        assert "source/deep/x.py" in find().files() and (pattern == ".*") == (".dockerignore" not in find().files())
+        return
+    with pytest.raises(UsageError, match=r"nothing of \. is left"):
+        find().files()
+
+
 def test_a_socket_of_another_program_is_no_part_of_a_recipe(project: Path) -> None:
     """As for Docker."""
     (project / "Dockerfile").write_text("FROM x\nCOPY source /opt/\n")

@@ -141,7 +141,7 @@ class Recipe:
         if paths.leads_out(name):
             fix = "an engine sees only that folder: copy it there, or mount it in the job"
             raise UsageError(f"{path} is outside {self.folder}", fix)
-        is_out = is_ignored(name)
+        is_out = name != "." and is_ignored(name)  # as for Docker, which `.*` does not empty
         if name in self.left_out or (is_out and is_all):
             return
         if path.is_dir() and not path.is_symlink():
