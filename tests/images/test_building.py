@@ -580,7 +580,7 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
 OLD_APPTAINER = """\
 case " $* " in
   *" --build-arg-file "*) echo "Error for command \\"build\\": unknown flag: --build-arg-file" >&2 && exit 1 ;;
-  " build "*) mkdir -p "$4/bin" && cp "$5" "$4/recipe" && { [[ ! -e base.sif ]] || cp base.sif "$4/base"; } ;;
+  " build "*) mkdir -p "$4/bin" && cp "$5" "$4/recipe" && base="$(sed -n 's/^From: //p' "$5")" && { [[ ! -f "${base}" ]] || cp "${base}" "$4/base"; } ;;
   *" env -0 ") printf 'A=b\\0' ;;
 esac
 """
@@ -610,6 +610,19 @@ def test_another_file_that_a_definition_is_built_on_makes_another_image(engine: 
     Path("base.sif").unlink()
     with pytest.raises(KitError, match=r"base\.sif cannot be read"):
         make(build.BuildRequest(engine="apptainer"))
+
+
+@pytest.mark.parametrize("place", ["base.sif", "./base.sif", "../base.sif", "{{ BASE }}"])
+def test_a_definition_may_copy_the_folder_of_the_file_that_it_is_built_on(place: str, engine: Engine, tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)
+    for base in (Path("base.sif"), Path("../base.sif")):
+        base.write_text("model")
+    for label in ("one", "two"):
+        Path("image.def").write_text(f"Bootstrap: localimage\nFrom: {place}\n%labels\n  of {label}\n%files\n  . /app\n%arguments\n  BASE=base.sif\n")
+        make(build.BuildRequest(engine="apptainer"))
+        assert "base" in listed(built())
+        assert not os.path.lexists("images/base.sif")
+        built().unlink()
 
 
 def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(engine: Engine) -> None:

@@ -227,12 +227,12 @@ class Recipe:
         is_inside = not paths.leads_out(name) and not safe_write.is_behind_link(self.folder, name)
         recipe = target / (name if is_inside else self.file.name)
         recipe_files.copy(self.folder, files, target, besides=recipe)
-        for name, path in self._local().items():
-            if not os.path.isabs(name):
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                (target / name).symlink_to(path)
+        text = self.text
+        for line, word in self.parts.local:
+            path = os.path.join(self.folder, self.expand(word, line))  # the engine is elsewhere
+            text = recipe_formats.replace_base(text, line, word, path) or text
         recipe.parent.mkdir(parents=True, exist_ok=True)
-        recipe.write_text(self.text, encoding="utf-8")
+        recipe.write_text(text, encoding="utf-8")
         if self.requirements:
             note(f"{self.requirements} is installed, too")
             shutil.copyfile(self.requirements, target / REQUIREMENTS)
