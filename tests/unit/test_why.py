@@ -166,6 +166,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ('docker: Error response from daemon: exec: "bash": executable file not found in $PATH: unknown.', "no-bash"),
     ('FATAL:   "bash": executable file not found in $PATH', "no-bash"),
     ("/etc/rc: line 1: exec: bash: not found", "no-bash"),
+    ("/runs/1/spawn.sh: line 182: /work/src: Is a directory", "not-executable"),
+    ("/runs/1/spawn.sh: line 182: ./profile: Permission denied", "not-executable"),
     ("bash: /venv/bin/accelerate: /build/venv/bin/python: bad interpreter: No such file or directory", "not-executable"),
     ("Error loading shared library libgomp.so.1: No such file or directory (needed by /venv/x.so)", "library-missing"),
     ("/etc/rc: exec: line 1: bash: not found", "no-bash"),  # busybox
