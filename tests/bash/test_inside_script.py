@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -121,6 +122,19 @@ def test_the_python_that_a_job_names_starts_its_ranks(launcher: str, by: str, tm
     done = inside(run, "NODE_RANK=0", "SLURM_PROCID=0", "SLURM_LOCALID=0", launcher=launcher, PATH=f"{tmp_path}/image/bin:{os.environ['PATH']}")
     said = "image" if by == "its PYTHONPATH" else "other"
     assert (done.returncode, done.stdout) == (0, f"{said}\n" if launcher == "torchrun" else f"[rank0] {said}\n"), done.stderr
+
+
+def test_a_python_is_asked_with_the_jobs_variables_where_path_leads_to_nothing_else(tmp_path: Path) -> None:
+    """As behind `setup: export PATH=/opt/conda/bin`. Words of `env` would be in the node's list of processes."""
+    stub(tmp_path / "bin", "python3", '[[ "${PYTHONPATH:-}" == "/with torch" ]]\n')
+    for tool in ("bash", "readlink"):
+        (tmp_path / "bin" / tool).symlink_to(str(shutil.which(tool)))
+    script = (
+        'for file in messages program; do source "${KIT_RUN_DIR}/lib/${file}.sh"; done; KIT_ENV=("PYTHONPATH=/with torch");'
+        f'PATH={tmp_path}/bin; program::find_python torch; printf "%s" "${{KIT_PYTHON}} ${{KIT_HAS}} ${{PYTHONPATH}}"'
+    )
+    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), PYTHONPATH="/own"))
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/bin/python3 torch /own", "")
 
 
 def test_a_containers_program_takes_no_packages_from_the_home_and_knows_its_user(tmp_path: Path) -> None:

@@ -53,10 +53,12 @@ program::lack() {
 }
 
 # program::has_module PYTHON MODULE - a look at the files beside it tells for most; starting a Python takes longer, above all from
-# a cold image.
+# a cold image. It gets the job's variables, such as PYTHONPATH; not by `env`: a process list would show them, and PATH may lack it.
 program::has_module() {
-  program::has_file "$@" ||
-    env "${KIT_ENV[@]}" "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2" 2>/dev/null
+  program::has_file "$@" || (
+    for kit_pair in "${KIT_ENV[@]}"; do export "${kit_pair?}"; done
+    exec "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec(sys.argv[1]) is None)' "$2"
+  ) 2>/dev/null
 }
 
 # program::has_file PYTHON FILE - among the packages beside it; not of another Python, which an upgrade may have left there.
