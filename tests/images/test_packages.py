@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pip
 import pytest
@@ -28,9 +29,10 @@ from kit.config.job import Job
 from kit.config.requirements import Requirement
 from kit.config.yaml_source import Located
 from kit.files import typed_json
-from kit.images import image_python, pip_settings
+from kit.images import image_python, package_store, pip_settings
 from kit.plan import packages
 
+from plans import plan_of
 from samples import stub
 from wheels import wheel
 
@@ -441,6 +443,17 @@ def test_packages_are_for_the_python_that_the_command_names(project: Project, py
     stub(tmp_path / "first", "python3", "exit 1\n")
     project.job("alpha", program=json.dumps([f"{python}/bin/python3", "train.py", "alpha"]))
     assert found(project.run(PATH=f"{tmp_path}/first:/usr/bin:/bin").stdout)["alpha"][0] == "1.0"
+
+
+def test_another_python_of_one_image_has_packages_of_its_own() -> None:
+    def name(**job: Any) -> str:
+        plan = plan_of(image="/images/a.sqsh", fingerprint="1", **job)
+        return package_store._Build(plan, image_python.ImagePython(plan, str), {}, print)._digest()
+
+    commands = ("train.py",), ("python3", "train.py"), ("/opt/one/bin/python", "train.py"), ("/opt/two/bin/python", "train.py")
+    names = [name(command=command) for command in commands]
+    names.append(name(command=("train.py",), env=(("PATH", "/opt/three/bin:/usr/bin"),)))
+    assert names[0] == names[1] and len({*names}) == 4
 
 
 def test_a_pip_of_letters_and_a_package_without_a_version_are_no_obstacle(project: Project, python: Path) -> None:

@@ -27,6 +27,7 @@ from kit.images import pip_settings, store
 from kit.images.image_python import ImagePython
 from kit.plan.packages import Packages
 from kit.plan.plan import Plan
+from kit.plan.program import python_path
 
 NAME, SUFFIX = "packages", ".tar.gz"
 FORMAT = 1  # of the file: another one makes all of them anew
@@ -72,10 +73,12 @@ class _Build:
         return _recorded(place, self.plan.container.packages.requirements)
 
     def _digest(self) -> str:
-        """Return the digest of what decides about the packages: the requirements and the image."""
+        """Return the digest of what decides about the packages: requirements, image and Python."""
         container = self.plan.container
         requirements = container.packages.requirements
         parts = [FORMAT, requirements, container.fingerprint or self._identity()]
+        if path := python_path(self.plan):  # an image may have several Pythons
+            parts.append(path)
         if wheels := _wheels(pip_settings.paths(self.settings, requirements)):
             parts.append(wheels)
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogateescape")).hexdigest()
