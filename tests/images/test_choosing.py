@@ -63,6 +63,9 @@ def test_the_first_engine_with_a_recipe_here_is_taken(installed: str, recipes: s
     ("target", "expected"),
     [
         ("other/Containerfile", ("docker", "Containerfile", "other", "other")),
+        ("small", ("docker", "Containerfile", "small", "small")),
+        ("fast", ("docker", "containers/fast.Containerfile", "My Model", "fast")),
+        ("containers/fast.Containerfile", ("docker", "containers/fast.Containerfile", "My Model", "fast")),
         ("eval", ("docker", "Dockerfile", "eval", "eval")),
         ("serve", ("docker", "containers/serve.Dockerfile", "My Model", "serve")),
         ("containers/eval/Dockerfile", ("docker", "Dockerfile", "eval", "eval")),
@@ -82,6 +85,8 @@ def test_a_recipe_is_named_by_its_place_in_containers_its_file_or_its_folder(tar
         "containers/lean.image.enroot.sh",
         "deep/er/Dockerfile",
         "other/Containerfile",
+        "containers/small/Containerfile",
+        "containers/fast.Containerfile",
     )
     assert short(choose(target, None, "gpu")) == expected
 

@@ -93,9 +93,10 @@ def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
     if set(target) <= set("./"):
         return None  # a folder is no name of a recipe in another one
     project, own = current / "containers", assets.folder("containers")
+    names = _names(usual)
     for file, folder in (
-        (project / target / usual, project / target),
-        (project / f"{target}.{usual}", current),
+        *((project / target / name, project / target) for name in names),
+        *((project / f"{target}.{name}", current) for name in names),
         (own / target / usual, own / target),
     ):
         if file.is_file():
@@ -103,9 +104,12 @@ def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
     return None
 
 
+def _names(usual: str) -> tuple[str, ...]:
+    return (usual, SECOND) if usual == "Dockerfile" else (usual,)
+
+
 def _recipe_in(folder: Path, usual: str) -> Optional[Path]:
-    names = (usual, SECOND) if usual == "Dockerfile" else (usual,)
-    files = (folder / place / name for place in (".", "containers") for name in names)
+    files = (folder / place / name for place in (".", "containers") for name in _names(usual))
     return next(filter(Path.is_file, files), None)
 
 
@@ -119,7 +123,7 @@ def _kind(file: Path) -> str:
 def _name(target: Optional[str], folder: Path, device: str) -> str:
     """Return NAME for containers/NAME, NAME.Dockerfile and a folder NAME."""
     last = Path(target).absolute().name if target else ""
-    for usual in FILES:
+    for usual in (SECOND, *FILES):
         last = last.removesuffix(f".{usual}")
     return _image_name(folder.name if last in ("", SECOND, *FILES) else last, device)
 
