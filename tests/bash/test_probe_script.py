@@ -133,6 +133,8 @@ def test_what_the_job_starts_is_looked_for_where_it_will_run(runtime: str, pytho
 
     assert told("module=madeup") == [["python", str(python), "madeup"]]
     assert told("module=nowhere") == [["python", str(python), ""]]
+    stub(tmp_path / "own/bin", "python3", '[[ "${PYTHONPATH:-}" == /home/ada/packages ]]\n')
+    assert told("module=nowhere", "pythonpath=/home/ada/packages") == [["python", str(python), "nowhere"]]
     stub(tmp_path / "own/bin", "tool", "")
     assert told("program=tool")[1:] == [["program", f"{tmp_path}/own/bin/tool"]]
     assert told("program=tool", "path=/usr/bin:/bin")[1:] == [["program", ""]]

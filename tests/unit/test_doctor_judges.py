@@ -936,6 +936,13 @@ def test_a_python_that_the_command_names_by_its_path_is_looked_for_first(tmp_pat
     assert rounds._of_plan(changed(plan, command=("/opt/tool/bin/python-tool",))).path == "/own/bin"
 
 
+def test_a_python_is_looked_for_with_the_jobs_pythonpath(tmp_path: Path) -> None:
+    """As docs/images.md says of packages that an image has in a home."""
+    asked = rounds._of_plan(plan_of(command=("train.py",), env=(("PYTHONPATH", "/home/ada/packages"),), run_dir=str(tmp_path)))
+    asked.job = "model"
+    assert "pythonpath=/home/ada/packages" in asked.command({})
+
+
 def test_a_job_without_an_image_fails_where_no_python_of_the_nodes_has_torch(kit: Callable, without_slurm: Path, tmp_path: Path) -> None:
     slurm(without_slurm, 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"')
     (tmp_path / "train.py").touch()

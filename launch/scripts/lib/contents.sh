@@ -6,7 +6,7 @@ source "${KIT_RUN_DIR}/lib/program.sh"
 contents::look() {
   [[ -z "${ASKED[torch]:-}" ]] || contents::torch
   if [[ -z "${KIT_IMAGE}" ]]; then
-    [[ -z "${ASKED[command]:-}" ]] || contents::find "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" | contents::tell
+    [[ -z "${ASKED[command]:-}" ]] || contents::find "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" "${ASKED[pythonpath]:-}" | contents::tell
   elif [[ "${KIT_IMAGE}" == *://* ]] || contents::check_file; then
     runtimes::ask contents::of_image
   fi
@@ -54,7 +54,7 @@ contents::start() {
     while read -r _ _ name; do export -nf "${name?}"; done < <(declare -Fx)
     export PYTHONNOUSERSITE=1
     timeout 60 "${KIT_SHELL[@]}" -c "$(declare -f program::choose_path program::find_python program::has_module program::has_file kit::split fabric::find_lacks fabric::find_folders fabric::has fabric::can_open contents::find); contents::find \"\$@\"" \
-      bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" 2>&1 </dev/null
+      bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" "${ASKED[pythonpath]:-}" 2>&1 </dev/null
   )"; then
     probe::say start ok
     contents::tell <<<"${said}"
@@ -63,11 +63,11 @@ contents::start() {
   fi
 }
 
-# contents::find PROGRAM MODULE PATH FABRIC - what the launcher would find: in the image, or on the node itself where the job has none. Without
+# contents::find PROGRAM MODULE PATH FABRIC PYTHONPATH - what the launcher would find: in the image, or on the node itself where the job has none. Without
 # a name it looks for no program, or no module. A mark in front tells its lines from what a container says by itself.
 contents::find() {
   local compat
-  local -a KIT_ENV=(${3:+"PATH=$3"})
+  local -a KIT_ENV=(${3:+"PATH=$3"} ${5:+"PYTHONPATH=$5"})
   program::find_python ${2:+"$2"}
   printf 'kit-python|%s|%s\n' "${KIT_PYTHON}" "${KIT_HAS}"
   [[ -z "$1" ]] || printf 'kit-program|%s\n' "$(PATH="${3:-${PATH}}" type -P -- "$1")"

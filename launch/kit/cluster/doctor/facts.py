@@ -63,6 +63,7 @@ class Needs:
     needs_python: bool = False
     module: str = ""  # a package that its Python must have
     path: str = ""  # the job's own PATH
+    pythonpath: str = ""
     has_host_setup: bool = False  # True where lines of the job may load the runtime
     is_set_up: bool = False  # True where lines of the job, or what it mounts, may bring a program
     slurm: dict[str, str] = field(default_factory=dict)  # options that decide where the job runs
@@ -79,7 +80,7 @@ class Needs:
             values["start"] = self.runtime
         if self.job:
             values |= {"command": "yes", "program": self.program}
-            values |= {"module": self.module, "path": self.path}
+            values |= {"module": self.module, "path": self.path, "pythonpath": self.pythonpath}
         return probe.command(values, *(f"mount={source}" for source in self.mounts), *words)
 
 

@@ -124,6 +124,7 @@ def _of_plan(plan: Plan) -> Needs:
         needs_python=is_torchrun or _is_python(plan.program.command[0]),
         module="torch" if is_torchrun else _imported(plan),
         path=program.python_path(plan),
+        pythonpath=env.get("PYTHONPATH", ""),
         has_host_setup=bool(plan.program.host_setup),
         is_set_up=_is_set_up(plan, program.python_path(plan)),
     )
