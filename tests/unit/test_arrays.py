@@ -118,7 +118,7 @@ def test_a_task_that_left_no_log_is_looked_up_in_the_accounts(tmp_path: Path, to
 
 
 @pytest.mark.parametrize(
-    ("says", "code", "first"), [("sacct: error: slurm_persist_conn_open", 1, "lost"), ("Slurm accounting storage is disabled", 1, "cancelled")]
+    ("says", "code", "first"), [("sacct: error: slurm_persist_conn_open", 1, "unknown"), ("Slurm accounting storage is disabled", 1, "cancelled")]
 )
 def test_accounts_that_cannot_be_read_say_nothing_of_a_task(says: str, code: int, first: str, tmp_path: Path, tools) -> None:
     submitted(tmp_path, "5", "0-1")

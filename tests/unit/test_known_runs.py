@@ -671,6 +671,22 @@ def test_a_run_of_which_nobody_can_tell_may_still_do_something(fake: ScriptedSlu
     assert (unsure["state"], unsure["active"], unsure["nodes"]) == ("SUBMITTING", True, "")
 
 
+def test_a_task_is_not_lost_while_the_accounts_cannot_be_read_though_another_one_runs(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--sweep", "lr=1,2", "--output", "run", "--", "{lr}")
+    (tmp_path / "slurm/jobs").write_text("")
+    fake.put("1001_0", "RUNNING", tmp_path / "run")
+    sacct = tmp_path / "bin/sacct"
+    sacct.write_text("#!/bin/bash\nexit 1\n")
+    sacct.chmod(0o755)
+    whole = json.loads(call("status", "run", "--json")[1])
+    assert (whole["state"], whole["detail"]) == ("RUNNING", "array of 2: 1 running, 1 unknown")
+    unread = "Slurm's accounts cannot be read now"
+    assert [(each["state"], each["active"], each["detail"]) for each in whole["tasks"]] == [("RUNNING", True, "n1"), ("UNKNOWN", True, unread)]
+    with pytest.raises(KitError, match="goes on after 0 s"):  # and so it does not end as LOST
+        kit.find("1001_1").wait(timeout_s=0)
+    assert f"is not cancelled: {unread}\n" in call("cancel", "1001_1")[2]
+
+
 def after(call, word: str, *options: str) -> tuple[int, str]:
     """What a submission that waits for this run says: the first line."""
     code, out, errors = call("submit", "train.py", "--name", "next", "--output", "next", "--after", word, *options)

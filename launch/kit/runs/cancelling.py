@@ -66,7 +66,8 @@ def _cancel(found: Status, number: Optional[int]) -> str:
     if run.local:
         return _end_here(run)
     # Of an array, tasks that others go on for have another array's id.
-    active = {item.run.id.rpartition("_")[0] for item in found.tasks if item.active}
+    going = (item for item in found.tasks if item.active and item.state != "UNKNOWN")
+    active = {item.run.id.rpartition("_")[0] for item in going}
     return _cancel_jobs(run, active or {run.id}, number)
 
 

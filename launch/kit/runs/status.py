@@ -110,7 +110,7 @@ def _query_cluster(runs: list[Run]) -> dict[Run, Status]:
     own = slurm.cluster_name() if any(run.cluster for run in lost.values()) else ""
     for given, run in lost.items():
         found[given] = _query_run(run, queue, accounts)
-        if found[given].state == "LOST" and accounts is None:
+        if accounts is None:
             found[given] = _unknown(found[given], "Slurm's accounts cannot be read now")
         elif found[given].state == "LOST":
             found[given] = _lost(found[given], own)
@@ -141,10 +141,14 @@ def _lost(status: Status, own: str) -> Status:
 
 
 def _unknown(status: Status, detail: str) -> Status:
-    """Return the status of a run that nobody here can tell now, nor that of tasks left."""
-    names = ("UNKNOWN" if each.state == "LOST" else each.state for each in status.tasks)
-    tasks = tuple(each._replace(state=name) for each, name in zip(status.tasks, names))
-    return status._replace(state="UNKNOWN", detail=detail, tasks=tasks)
+    """Return the status with UNKNOWN for LOST, of a run and of its tasks: nobody can tell now."""
+    if status.state == "LOST":
+        status = status._replace(state="UNKNOWN", detail=detail)
+    if not status.tasks:
+        return status
+    tasks = tuple(_unknown(each, detail) for each in status.tasks)
+    before, now = map(array_status.summary, (status.tasks, tasks))
+    return status._replace(tasks=tasks, detail=status.detail.replace(before, now))
 
 
 def _unseen(status: Status) -> Status:
