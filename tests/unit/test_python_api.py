@@ -242,6 +242,26 @@ def test_a_lost_answer_is_not_that_of_the_same_job_in_another_run_directory(tmp_
         assert kit.submit("train.py", output="first").folder == tmp_path / "first"
 
 
+def test_a_lost_answer_is_told_by_the_values_and_not_by_how_python_prints_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator is printed with its address, and a large array of NumPy without its middle."""
+    fake = scripted_slurm.around(tmp_path, monkeypatch)
+
+    class Shortened(list):  # type: ignore[type-arg]
+        def __repr__(self) -> str:
+            return "[0, ...]"
+
+    fake.script("sbatch", "take; exit 1")
+    fake.script("squeue", "exit 1")
+    for sweep in ({"lr": (each / 10 for each in range(3))}, {"seed": Shortened([0, 1])}):
+        with pytest.raises(Unsure):
+            kit.submit("train.py", ["{" + next(iter(sweep)) + "}"], sweep=sweep, name="a")
+    fake.script("sbatch", "")
+    fake.script("squeue", "")
+    assert kit.submit("train.py", ["{seed}"], sweep={"seed": Shortened([0, 2])}, name="a").id == "1003"
+    with pytest.warns(kit.KitWarning, match="did submit job 1001"):
+        assert kit.submit("train.py", ["{lr}"], sweep={"lr": (each / 10 for each in range(3))}, name="a").id == "1001"
+
+
 def test_a_call_that_the_programs_own_time_limit_cuts_off_is_not_a_second_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Airflow and pytest-timeout limit a task: by a signal whose handler raises. The program lives on, and tries once more."""
     fake = scripted_slurm.around(tmp_path, monkeypatch)

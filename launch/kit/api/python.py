@@ -65,8 +65,10 @@ def submit(
     plan = _plan(request, output, Use(asks_site=True))
     waits = _words("submit", "after", after)
     options, _ = dependencies.resolve(waits, plan, ask=True)
-    asked = sorted({**keys, "output": output}.items())
-    words = ["kit.submit", str(target), *request.arguments, *waits, repr(asked)]
+    # Of the values as they were taken: Python prints a generator by its address, and a large array
+    # of NumPy without its middle.
+    asked = repr(sorted(request.overrides.items()))
+    words = ["kit.submit", str(target), *request.arguments, *waits, str(output), asked]
     run = submitting.earlier(plan, words)
     if run:
         tell(f"kit: {submitting.not_again(run)}")
