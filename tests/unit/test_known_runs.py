@@ -221,6 +221,24 @@ def test_the_unsure_submission_of_another_command_or_project_is_left_as_it_is(
     assert {run.folder: run.id for run in history.runs()}[str(tmp_path / "run")] == ""
 
 
+def test_the_unsure_submission_of_a_loop_over_a_variable_is_left_as_it_is(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """for SEED in 1 2; do kit submit job.yaml; done, where `inherit` takes it: both commands have the same words."""
+    (tmp_path / "job.yaml").write_text("command: train.py\ninherit: [SEED, PATH]\nenv: {LR: 1}\n")
+    fake.script("sbatch", "take; exit 1")
+    fake.script("squeue", "exit 1")
+    monkeypatch.setenv("SEED", "1")
+    assert call("submit", "job.yaml")[0] == 1
+    fake.script("sbatch", "")
+    fake.script("squeue", "")
+    monkeypatch.setenv("SEED", "2")
+    assert call("submit", "job.yaml")[1].startswith("kit: submitted job 1002")
+    monkeypatch.setenv("SEED", "1")
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/of/another/shell")
+    (tmp_path / "job.yaml").write_text("command: train.py\ninherit: [SEED, PATH]\nenv: {LR: 2}\n")
+    assert "did submit job 1001" in call("submit", "job.yaml")[1]
+    assert list(fake.jobs()) == ["1001", "1002"]
+
+
 def test_the_job_of_an_earlier_run_directory_of_that_name_is_not_taken_for_its_own(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "run")
     subprocess.run(["mv", "run", "old"], check=True)

@@ -17,7 +17,7 @@ from typing import Callable, Optional
 from kit import slurm
 from kit.base import formats, signals
 from kit.base.errors import KitError, warn
-from kit.plan.plan import Plan
+from kit.plan.plan import Plan, RankProgram
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, local_disk, local_processes, run_dir, run_record, secret_file
 from kit.runs.history import Run
@@ -218,7 +218,10 @@ def not_again(run: Run) -> str:
 
 
 def _is_same(run: Run, plan: Plan, invocation: list[str]) -> bool:
-    """Return whether the same command was typed for the same project."""
+    """Return whether the same command was typed for the same project, with the same variables.
+
+    What has changed in the files of the job makes no other command: `not_again` tells of it.
+    """
     if run.name != plan.layout.name:
         return False
     record = run_dir.read_record(Path(run.folder))
@@ -226,7 +229,17 @@ def _is_same(run: Run, plan: Plan, invocation: list[str]) -> bool:
     if is_here and local_processes.has_kit(record, run.created_s):
         return False  # it submits at this moment: both are wanted
     is_typed = _words(record.get("invocation", ())) == _words(invocation)
-    return is_typed and run_record.plan_of(record).program.workdir == plan.program.workdir
+    before, now = run_record.plan_of(record).program, plan.program
+    return is_typed and before.workdir == now.workdir and _of_shell(before) == _of_shell(now)
+
+
+def _of_shell(program: RankProgram) -> dict[str, str]:
+    """Return what `inherit` took, by which a loop may tell its jobs apart: S=1 kit submit job.yaml.
+
+    Not PATH: another shell of the same user finds the same programs by another one.
+    """
+    taken = {*program.inherited} - {"PATH"}
+    return {name: value for name, value in program.env if name in taken}
 
 
 def _words(invocation: Sequence[str]) -> list[str]:
