@@ -560,6 +560,15 @@ def test_settings_that_git_ignores_are_live_and_named(kit, project: Path) -> Non
     assert done.stderr == "kit: not in the snapshot of the code, so the job reads what is there when it runs: outputs/trial.yaml\n"
 
 
+@pytest.mark.parametrize("line", ["/outputs/", "trial.yaml"])
+def test_settings_that_kitignore_names_are_live_by_the_users_will(line: str, kit, project: Path) -> None:
+    """As kit itself advises where a run is to read what an earlier one leaves."""
+    git(project, "init")
+    write(project, train_py="1", outputs__trial_yaml="1", _kitignore=f"{line}\n")
+    (project / "job.yaml").write_text("command: train.py --config outputs/trial.yaml\n")
+    assert kit("render", "job.yaml", "--output", "out", cwd=project).stderr == ""
+
+
 def test_every_file_of_a_sweep_is_taken_from_the_snapshot(kit, project: Path) -> None:
     write(project, train_py="1", conf__a_yaml="1", conf__b_yaml="1")
     job = {"command": "train.py --c conf/{c}.yaml --x={c}.yaml --f {f}", "sweep": {"c": ["a", "b"], "f": ["conf/a.yaml", "/etc/x.yaml"]}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from itertools import accumulate
 
 from kit.config import paths
 from kit.config.job import Job
@@ -50,11 +51,17 @@ def of_copy(job: Job, sources: Sources, files: Iterable[str], made: dict[str, st
 def of_live(read: set[str], sources: Sources) -> list[str]:
     """Return a note about files that the command reads, and that git, or kit itself, passes over.
 
-    What submits one job after another may write the same file anew for each.
+    What submits one job after another may write the same file anew for each. Not of what
+    .kitignore names, alone or by its folder: that is the way to have such a file live.
     """
     note = "not in the snapshot of the code, so the job reads what is there when it runs"
-    live = read - {*sources.names, *sources.left_out}
-    named = [name for name in live if name.endswith(file_words.ENDINGS)]  # and no .venv/bin/python
+    left_out = {*sources.left_out}
+    named = [
+        name
+        for name in read - {*sources.names}
+        if left_out.isdisjoint(accumulate(name.split("/"), "{}/{}".format))
+        and name.endswith(file_words.ENDINGS)  # and no .venv/bin/python
+    ]
     return [f"{note}: {key_files.shown(named)}"] if named else []
 
 
