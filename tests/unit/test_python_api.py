@@ -395,6 +395,16 @@ def test_a_key_of_a_call_wins_over_an_alternative_in_the_file(job: Path) -> None
     assert "#SBATCH --mem=10G\n" in script and "--mem-per-cpu" not in script
 
 
+def test_an_image_of_a_call_is_judged_as_that_of_an_option(job: Path, silent) -> None:
+    with pytest.raises(kit.KitError, match=r"'pytorch:2.1' looks like an image of a registry, and a job runs files\n.*--name pytorch"):
+        kit.render(job, image="pytorch:2.1")
+    job.write_text("command: train.py\nimage: a.sif\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kit.render(job, runtime="none")  # a rehearsal
+    assert silent()
+
+
 def test_a_list_may_be_anything_that_python_goes_through() -> None:
     """As numpy.logspace, whose text as a single value would have been a task of its own."""
     same = ({"seed": range(3), "lr": {0.1: "", 0.2: ""}.keys()}, {"seed": [0, 1, 2], "lr": [0.1, 0.2]})

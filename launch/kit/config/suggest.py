@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from kit.base.errors import closest, did_you_mean
 from kit.config import image_files, sbatch_options
 from kit.config.keys import Key
-from kit.config.yaml_source import is_option, the_keys
+from kit.config.yaml_source import is_typed, the_keys
 from kit.files import safe_read
 
 
@@ -53,7 +53,7 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
     `where` is the place that names the image: job.yaml:2 or --image.
     """
     base = os.getcwd()
-    if not is_option(where):
+    if not is_typed(where):
         base = os.path.dirname(os.path.abspath(where.rpartition(":")[0]))
     word = os.path.relpath(path, base)
     first = os.path.join(base, word.partition("/")[0])

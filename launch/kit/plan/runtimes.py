@@ -16,7 +16,7 @@ from kit.config import expansion, image_files, plugins, suggest
 from kit.config.job import KEYS, Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
-from kit.config.yaml_source import is_option
+from kit.config.yaml_source import is_option, is_typed
 from kit.plan import staging
 
 
@@ -27,13 +27,13 @@ def runtime(job: Job, cluster: Cluster, problems: Problems) -> tuple[Optional[Pl
     if name is None or name == "auto":
         name, why = _by_itself(kind, cluster, without_slurm=job.without_slurm)
     found = plugin("runtimes", name, job.where("runtime"), problems)
-    is_typed = all(is_option(job.where(key)) for key in ("runtime", "image"))
-    if job.runtime == "none" and job.image and is_typed:
+    are_options = all(is_option(job.where(key)) for key in ("runtime", "image"))
+    if job.runtime == "none" and job.image and are_options:
         problem = "the runtime none uses no image, and --image names one"
         problems.add("--runtime", problem, "leave one of them out")
     if found and found.name != "none":
         _check_image(job, kind, found, problems)
-    elif found and not is_option(job.where("runtime")):  # else it is a rehearsal
+    elif found and not is_typed(job.where("runtime")):  # else it is a rehearsal
         _warn_of_no_container(job, problems)
     return found, why
 
