@@ -412,6 +412,22 @@ def test_a_list_may_be_anything_that_python_goes_through() -> None:
     assert found == listed
 
 
+def test_a_tensor_is_the_list_of_its_numbers() -> None:
+    """As torch.arange(2), whose items are tensors that have none, and whose text is tensor(0)."""
+
+    class Scalar:
+        shape = ()
+
+        def __iter__(self) -> object:
+            raise TypeError("iteration over a 0-d tensor")
+
+        def item(self) -> int:
+            return 2
+
+    found, listed = (kit.load("train.py", ["{seed}"], sweep={"seed": [each]}, nodes=each) for each in (Scalar(), 2))
+    assert (found.sweep, found.nodes) == (listed.sweep, listed.nodes)
+
+
 def test_an_error_comes_out_of_a_pool_of_processes(job: Path, fake_slurm: Slurm) -> None:
     """Its parent makes it anew, and would wait for ever, or lose all other answers, where that fails."""
     array = kit.submit("train.py", ["{lr}"], sweep={"lr": [0.1, 0.2]})

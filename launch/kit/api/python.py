@@ -127,6 +127,8 @@ def _located(value: Any, where: str) -> Located:
     """Return a value of Python's as a job file would have it."""
     if isinstance(value, Mapping):
         return Located({str(key): _located(item, where) for key, item in value.items()}, where)
+    if isinstance(value, Iterable) and getattr(value, "shape", None) == ():
+        value = value.item()  # type: ignore[attr-defined]  # of a tensor, which has no items
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return Located([_located(item, where) for item in value], where)
     return Located(None if value is None else str(value), where)
