@@ -687,6 +687,7 @@ def test_a_run_of_which_nobody_can_tell_may_still_do_something(fake: ScriptedSlu
     call("submit", "train.py", "--output", "other")
     unsure = json.loads(call("status", "other", "--json")[1])
     assert (unsure["state"], unsure["active"], unsure["nodes"]) == ("SUBMITTING", True, "")
+    assert call("stop", "other")[2].endswith("fix: where it is: kit status train\n")
 
 
 def test_a_task_is_not_lost_while_the_accounts_cannot_be_read_though_another_one_runs(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

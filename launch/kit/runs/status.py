@@ -285,4 +285,4 @@ def refuse_unless_running(found: Status) -> None:
         detail = f" ({found.detail})" if found.detail else ""
         fix = "where it is: kit status" if found.active else "why it ended: kit why"
         problem = f"{found.run} is not running: {found.state}{detail}"
-        raise KitError(problem, f"{fix} {found.run.id}")
+        raise KitError(problem, f"{fix} {found.run.id or found.run.name}")
