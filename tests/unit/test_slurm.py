@@ -136,7 +136,14 @@ def test_what_a_site_says_in_several_lines_stays_in_lines(stub, kit) -> None:
     said = ["A job for GPUs needs:", "  * --gres=gpu:TYPE:N", "  * an account: https://docs.site.org", "Batch job submission failed: Unspecified error"]
     stub("sbatch", "cat >&2 <<'END'\n" + "".join(f"sbatch: error: {line}\n" for line in said) + "END\nexit 1")
     lines = "".join(f"\n  | {line}" for line in said)
-    assert kit("submit", "train.py", check=False).stderr.startswith(f"kit: sbatch refuses: {lines}\n  fix: ")
+    assert kit("submit", "train.py", check=False).stderr.startswith(f"kit: sbatch refuses:{lines}\n  fix: ")
+
+
+def test_what_a_warning_says_of_a_refusal_is_one_line(stub, kit) -> None:
+    """Without its configuration, each of Slurm's commands says so in four lines."""
+    stub("sinfo", "printf 'sinfo: error: %s\n' 'no DNS SRV record' 'no configuration' 'no source' >&2; exit 1")
+    said = "Slurm does not answer (sinfo refuses: sinfo: error: no DNS SRV record sinfo: error: no configuration sinfo: error: no source)"
+    assert kit("submit", "train.py", "--dry-run").stderr == f"kit: warning: {said}, so the job is not checked against the cluster\n"
 
 
 def test_of_a_node_that_slurm_does_not_know_the_fix_has_the_list_that_names_it(stub, kit, tmp_path: Path) -> None:

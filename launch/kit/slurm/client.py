@@ -94,9 +94,16 @@ def ask(command: list[str], *, within_s: float = PATIENCE_S, **variables: str) -
 
 
 def check(
-    command: list[str], done: subprocess.CompletedProcess[str], script: Optional[Path] = None
+    command: list[str],
+    done: subprocess.CompletedProcess[str],
+    script: Optional[Path] = None,
+    *,
+    in_lines: bool = False,
 ) -> None:
-    """Raise KitError with the cause if a command has failed; `script` is what sbatch read."""
+    """Raise KitError with the cause if a command has failed; `script` is what sbatch read.
+
+    With `in_lines`, what a site says in several lines stays so: for an error that stands alone.
+    """
     if done.returncode == 0:
         return
     if sentences.is_unanswered(done.stderr):
@@ -112,9 +119,10 @@ def check(
     lines = said.splitlines()
     words = " ".join(lines)
     fix = _fix_of_script(script, words) if script else "check with: squeue --me"
-    if len(lines) > 2:  # a site's own text, which may be a list
-        words = "".join(f"\n  | {line}" for line in lines)
-    raise KitError(f"{command[0]} refuses: {words or f'exit code {done.returncode}'}", fix)
+    cause = f" {words or f'exit code {done.returncode}'}"
+    if in_lines and len(lines) > 2:  # a site's own text, which may be a list
+        cause = "".join(f"\n  | {line}" for line in lines)
+    raise KitError(f"{command[0]} refuses:{cause}", fix)
 
 
 def _fix_of_script(script: Path, words: str) -> str:

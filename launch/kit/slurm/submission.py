@@ -33,7 +33,7 @@ def submit(script: Path, options: Sequence[str]) -> Job:
             tell(said)
         return found.pop()
     if is_refused and not found:
-        client.check(command, done, script)
+        client.check(command, done, script, in_lines=True)
     words = " ".join(f"{done.stdout[-500:]} {done.stderr[-500:]}".split())
     by_signal = done.returncode < 0 or done.returncode > 128
     if by_signal or not done.returncode or found or sentences.is_broken(done.stderr):
