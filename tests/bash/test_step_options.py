@@ -37,6 +37,10 @@ def test_no_step_asks_for_what_the_site_cannot_do(said: str, asked: bool, tmp_pa
         ("none", 1, {"SLURM_CPUS_PER_TASK": "3", "SLURM_NTASKS_PER_NODE": "4"}, ["--cpus-per-task=12"]),
         ("cores", 4, {"SLURM_CPUS_PER_TASK": "12", "SLURM_NTASKS_PER_NODE": "1"}, ["--cpus-per-task=3"]),
         ("cores", 4, {"SLURM_CPUS_PER_TASK": "1", "SLURM_NTASKS_PER_NODE": "2"}, ["--cpus-per-task=1"]),
+        # As `salloc --ntasks=N` says it.
+        ("none", 1, {"SLURM_CPUS_PER_TASK": "3", "SLURM_TASKS_PER_NODE": "4(x2)"}, ["--cpus-per-task=12"]),
+        ("cores", 4, {"SLURM_CPUS_PER_TASK": "12", "SLURM_TASKS_PER_NODE": "1(x2)"}, ["--cpus-per-task=3"]),
+        ("none", 1, {"SLURM_CPUS_PER_TASK": "3", "SLURM_TASKS_PER_NODE": "2,1"}, ["--cpus-per-task=3"]),
         # torchrun's ranks share their node's task, which has all its CPUs.
         ("none", 1, {"SLURM_CPUS_ON_NODE": "18"}, []),
         ("none", 1, {"SLURM_CPUS_PER_TASK": "12", "SLURM_CPUS_ON_NODE": "18"}, ["--cpus-per-task=12"]),

@@ -19,16 +19,22 @@ step::choose_options() {
     KIT_SRUN+=(--overlap)
   fi
   KIT_BINDS="$(step::binds)"
-  # Since 22.05 srun does not inherit the job's --cpus-per-task. An allocation of the user's own may be for other tasks, such as one for each GPU.
+  # Since 22.05 srun does not inherit the job's --cpus-per-task. An allocation of the user's own may be for other tasks, such as one for each
+  # GPU; it is made to look like one for these, or srun warns of each step that asks for more.
   if [[ -n "${SLURM_CPUS_PER_TASK:-}" ]]; then
-    local -ri cpus="${SLURM_CPUS_PER_TASK}*${SLURM_NTASKS_PER_NODE:-${KIT_TASKS_PER_NODE}}/${KIT_TASKS_PER_NODE}"
-    KIT_SRUN+=(--cpus-per-task="$((cpus > 0 ? cpus : 1))")
+    local -ri tasks="${SLURM_NTASKS_PER_NODE:-$(step::least "${SLURM_TASKS_PER_NODE:-${KIT_TASKS_PER_NODE}}")}"
+    local -ri cpus="SLURM_CPUS_PER_TASK * tasks / KIT_TASKS_PER_NODE"
+    export SLURM_CPUS_PER_TASK="$((cpus > 0 ? cpus : 1))" SLURM_NTASKS_PER_NODE="${KIT_TASKS_PER_NODE}"
+    KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
   fi
   KIT_SRUN_EACH=(
     "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1
     ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
 }
+
+# step::least NUMBERS - prints the least of the nodes' numbers, which Slurm lists as 128(x2),64.
+step::least() { printf '%s\n' "$1" | tr , '\n' | cut -d '(' -f 1 | sort -n | sed -n 1p; }
 
 # step::binds - prints yes, unless this Slurm has nothing that binds tasks to CPUs: asked to, 22.05 says so at every step.
 step::binds() {
@@ -58,9 +64,9 @@ step::choose_ranks_options() {
     --output="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
   # A job without --cpus-per-task, such as one with --exclusive, has all CPUs of its nodes; but a bound task would get one.
-  # Slurm lists them as 128(x2),64, and would start no task with more than the node with the fewest has; 0 where it does not say.
+  # Slurm would start no task with more than the node with the fewest has; 0 where it does not say.
   local -i cpus
-  cpus="$(printf '%s\n' "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-0}}" | tr , '\n' | cut -d '(' -f 1 | sort -n | sed -n 1p)"
+  cpus="$(step::least "${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-0}}")"
   if [[ "${KIT_CPU_BIND}" != none && -z "${SLURM_CPUS_PER_TASK:-}" ]] && ((cpus > KIT_TASKS_PER_NODE)); then
     KIT_SRUN_RANKS+=(--cpus-per-task="$((cpus / KIT_TASKS_PER_NODE))")
   fi
