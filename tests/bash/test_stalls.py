@@ -202,7 +202,7 @@ def test_a_signal_for_the_program_ends_no_beats(tag: str) -> None:
     pulse = subprocess.Popen(["bash", str(SCRIPTS / "lib/pulse.sh")], env=environment(**beats, **{TAG: tag}), stdout=subprocess.PIPE, text=True)
     assert pulse.stdout
     try:
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
             assert pulse.stdout.readline() == "3 0 100\n"
             pulse.send_signal(number)
         assert pulse.stdout.readline() == "3 0 100\n"

@@ -15,7 +15,7 @@ working=0 share=100
 readonly WATCHERS=3 # so many nodes behind the first one see whether that lives
 alive='' alive_s="${SECONDS}" tried=0
 
-trap '' USR1 USR2 # `--signal` of sbatch, and of scancel, tells every step what is meant for the program
+trap '' HUP INT USR1 USR2 # `--signal` of sbatch, and of scancel, tells every step what is meant for the program
 
 # pulse::look - sets `working` to 1 where this node's ranks have used the CPU, or moved data, since the last look. Of the process that
 # wanted most of a CPU, `share` is how much of that it got, in percent: others may use the node, too.
