@@ -66,6 +66,14 @@ def test_a_full_disk_on_which_no_attempt_can_be_counted_is_named(tmp_path: Path)
     assert f"write error: File too large\nkit: error: local0: cannot write to {place}\n  fix: {fix}\n" in done.stderr
 
 
+@pytest.mark.parametrize("max_requeues", [None, 1])
+def test_a_person_may_start_a_run_in_an_allocation_as_often_as_it_takes(max_requeues: Optional[int], tmp_path: Path) -> None:
+    """Under salloc, while the program is being mended: Slurm starts nothing again."""
+    run = run_dir(tmp_path, "exit 3", on_preempt="checkpoint", max_requeues=max_requeues)
+    ends = [start(run, env=slurm(KIT_LOOPBACK="")) for _ in range(4)]
+    assert [done.returncode for done in ends] == [3] * 4, ends[-1].stderr
+
+
 def test_a_pipe_where_the_program_writes_its_progress_holds_no_attempt(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "progress")
     script = """

@@ -26,7 +26,8 @@ event::begin() {
     attempt+="$(grep -c '"event": "restarting"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
     begun="$(grep -c '"event": "start"' -- "${KIT_EVENTS}" 2>/dev/null || true)"
   fi
-  ((attempt > begun)) || attempt=$((begun + 1))
+  KIT_BY_HAND='' # whether a person has started it again
+  ((attempt > begun)) || attempt=$((begun + 1)) KIT_BY_HAND=yes
   KIT_ATTEMPT="${attempt}" KIT_ATTEMPT_DIR="${KIT_LOG_DIR}"
   # A later attempt's logs have a folder of their own. Where none can be made, they stand behind those of the first one.
   ((attempt == 1)) || ! mkdir -p -- "${KIT_LOG_DIR}/attempt${attempt}" 2>/dev/null || KIT_ATTEMPT_DIR+="/attempt${attempt}"

@@ -49,9 +49,9 @@ preempt::read_request() {
 }
 
 # preempt::begin - notes this attempt; ends a run that was started often enough, or that does not get on. What again.sh starts
-# within a job is no attempt of Slurm's.
+# within a job, or a person in an allocation, is no attempt of Slurm's.
 preempt::begin() {
-  [[ -z "${KIT_IS_AGAIN:-}" ]] || return 0
+  [[ -z "${KIT_IS_AGAIN:-}${KIT_BY_HAND:-}" ]] || return 0
   preempt::follow
   preempt::check_progress
   # Without it, max_requeues would not hold.
