@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,22 @@ def test_a_site_that_counts_cpus_by_gpus_or_gives_whole_nodes_is_not_overridden(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     done = kit_here("submit", "train.py", "--runtime", "none", "--code", "live", "--slurm", "partition=gpu", "--dry-run", *options)
+    assert done.code == 0, done.err
+    assert options_of(done.out).get("cpus-per-task") == cpus
+
+
+@pytest.mark.parametrize(("plugins", "cpus"), [("(null)", None), ("lua", "1")])
+def test_a_default_partition_gives_whole_nodes_where_no_plugin_may_choose_another(
+    plugins: str, cpus: str | None, tmp_path: Path, kit_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = site_slurm.put(tmp_path / "slurm", monkeypatch)
+    file = place / "partitions.txt"
+    file.write_text(re.sub(r"PartitionName=(?=.* Default=YES)", "Exclusive=NODE PartitionName=", file.read_text()))
+    with (place / "config.txt").open("a") as config:
+        config.write(f"JobSubmitPlugins = {plugins}\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    done = kit_here("submit", "train.py", "--runtime", "none", "--code", "live", "--dry-run")
     assert done.code == 0, done.err
     assert options_of(done.out).get("cpus-per-task") == cpus
 

@@ -1,8 +1,8 @@
 """Compare a job with what its cluster has, before it is submitted.
 
 A job that could never start is an error, a wasteful one gets a warning. This takes two calls to
-Slurm at the same time, and others only for a job that does not fit, names an account, wants MPI, or
-a runtime that is a plug-in of Slurm's.
+Slurm at the same time, and others only for a job that does not fit, names an account, gets whole
+nodes in a partition that it does not name, wants MPI, or a runtime that is a plug-in of Slurm's.
 Nothing is said about a fact that is not certain: sbatch decides then. `kit render` checks nothing.
 """
 
@@ -98,11 +98,15 @@ class HeaderCheck:
                 self.problems.add(self._where(violation.option), violation.problem, fix)
         if not fitting or wanted.own_cpus:
             return False
-        is_named = "partition" in self.options  # else a plug-in of the site's may choose another
         return all(
-            (is_named and partition.exclusive) or (wanted.gpus and partition.cpus_per_gpu)
+            (wanted.gpus and partition.cpus_per_gpu)
+            or (partition.exclusive and self._is_partition_certain())
             for partition in fitting
         )
+
+    def _is_partition_certain(self) -> bool:
+        """Return False if a plug-in of the site's may choose another one than the default one."""
+        return "partition" in self.options or _has_no_submit_plugin()
 
     def _warn_of_costs(self, fitting: list[Partition], wanted: ResourceRequest) -> None:
         exclusive = "exclusive" in self.options and self.options["exclusive"] is None
