@@ -101,7 +101,7 @@ def test_a_shell_on_another_cluster_is_noted_with_it(allocated: shell.Allocated,
 def test_the_variables_by_which_sbatch_finds_a_jobs_place_hold_for_a_shell_too(tmp_path: Path, allocated: shell.Allocated, monkeypatch) -> None:
     """salloc reads others, which win where the user has them."""
     allocated.plan = plan_of(tmp_path, nodes="1", time="10")
-    for name in ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SALLOC_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_CLUSTERS"):
+    for name in ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SALLOC_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_CLUSTERS", "SBATCH_DEBUG"):
         monkeypatch.setenv(name, name)
     assert allocated.until_the_end(["bash", "-c", f"compgen -v SALLOC_ | while read -r name; do echo $name=${{!name}}; done >{tmp_path}/told"]) == 0
     assert (tmp_path / "told").read_text().split() == ["SALLOC_ACCOUNT=SBATCH_ACCOUNT", "SALLOC_PARTITION=SALLOC_PARTITION"]

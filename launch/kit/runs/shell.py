@@ -31,6 +31,8 @@ OF_SBATCH = set(
     "output error open-mode requeue no-requeue signal array"
     " batch get-user-env kill-on-invalid-dep propagate".split()
 )
+# salloc has --quiet, which contradicts DEBUG; a container of Slurm's would be for this machine.
+NOT_OF_SALLOC = {f"SBATCH_{name}" for name in "CLUSTERS SIGNAL DEBUG CONTAINER".split()}
 
 
 def has_slurm(say: Note) -> bool:
@@ -140,7 +142,7 @@ class Allocated(Session):
         variables = {
             name.replace("SBATCH", "SALLOC"): value
             for name, value in sbatch_variables.also_read(dict(self.plan.header)).items()
-            if name not in ("SBATCH_CLUSTERS", "SBATCH_SIGNAL")
+            if name not in NOT_OF_SALLOC
         }
         if self.task is not None:
             variables["SLURM_ARRAY_TASK_ID"] = str(self.task)
