@@ -6,14 +6,14 @@
 # Where root calls it, what needs neither root nor a cluster is run by an ordinary user, as kit itself mostly is, and the rest
 # afterwards by root. With options or paths, all that they choose is run once, by whoever calls.
 #
-# KIT_TEST_WORKERS   how many files at a time (4); tests of Slurm mostly wait, so this is more than there are cores
+# KIT_TEST_WORKERS   how many files at a time (5); tests of Slurm mostly wait, so this is more than there are cores
 set -euo pipefail
 cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.."
 
 readonly USERS=(tests/unit tests/images)
 readonly MOST_FLAKES=3
 readonly NEEDS_GB=20 # in /tmp, with what the clusters hold, if they are on the same disk
-OPTIONS=(--numprocesses "${KIT_TEST_WORKERS:-4}" --durations 10)
+OPTIONS=(--numprocesses "${KIT_TEST_WORKERS:-5}" --durations 10)
 PYTHON="$(command -v python3)"
 
 if (($# > 0)); then

@@ -7,6 +7,6 @@ tasks::set_ranks() {
   export LOCAL_WORLD_SIZE="${NPROC_PER_NODE}" WORLD_SIZE="$((NNODES * NPROC_PER_NODE))"
   ((LOCAL_RANK < NPROC_PER_NODE)) && [[ "${SLURM_PROCID}" == "${RANK}" || -z "${KIT_MPI}" ]] ||
     kit::die "rank ${SLURM_PROCID} is local rank ${LOCAL_RANK} of node ${NODE_RANK}: ranks are not in the nodes' order" \
-      "unset SLURM_HOSTFILE and SLURM_ARBITRARY_NODELIST, with which Slurm orders the tasks in another way, as 26.05 may by the network; without MPI: \`launcher: srun\`"
+      "unset SLURM_HOSTFILE and SLURM_ARBITRARY_NODELIST, which order tasks in another way; so may Slurm 26.05, by the network, and a program without MPI can do with that: \`launcher: srun\`"
   export SLURM_PROCID="${RANK}"
 }
