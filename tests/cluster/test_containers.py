@@ -222,7 +222,9 @@ def test_however_a_job_ends_no_process_and_no_mount_is_left(end: str, kit_cluste
         # It names another node, too, if that answers late: this machine runs several clusters.
         is_down = re.compile(r"^kit: error: [^:]*\bnode2\b.* down", re.MULTILINE)
         for runtime in RUNTIMES if end == "killed node" else ():
-            until(lambda runtime=runtime: is_down.search(message(place, runtime)), 60, lambda runtime=runtime: f"the node is not named: {message(place, runtime)}")
+            until(
+                lambda runtime=runtime: is_down.search(message(place, runtime)), 60, lambda runtime=runtime: f"the node is not named: {message(place, runtime)}"
+            )
         assert end == "killed node" or not any(is_down.search(message(place, runtime)) for runtime in RUNTIMES)
     finally:
         if end == "killed node":
