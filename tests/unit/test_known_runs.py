@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -1251,6 +1252,12 @@ def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fak
     assert status.query([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
     event_lines.of_batch(tmp_path / "log/7", "kit: all ranks ended well\n")
     assert status.query([run])[0].state == "COMPLETED" and not lookup.find(str(tmp_path)).state
+
+def test_a_kit_lives_in_a_container_whose_uptime_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LXC puts a file of its own in the place of /proc/uptime, and leaves the times of processes as they are."""
+    monkeypatch.setattr(local_processes, "open", lambda *_: io.StringIO("1.00 1.00\n"), raising=False)
+    assert local_processes.has_kit({"pid": os.getpid()}, time.time())
+
 
 
 # ---------------------------------------------------------------- reruns
