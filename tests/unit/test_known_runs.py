@@ -1246,7 +1246,7 @@ def test_cancelling_signals_no_process_but_the_runs_own_kit(fake: ScriptedSlurm,
     assert signalled == []
 
 
-def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fake: ScriptedSlurm, tmp_path: Path) -> None:
+def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"pid": 2**30, "host": "elsewhere"}))
     run = noted_run(tmp_path, "x", 1, 1, "7", local=True)
     assert status.query([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
@@ -1279,6 +1279,8 @@ def test_a_rerun_names_nothing_of_the_run_that_it_repeats_and_says_so(code: str,
     assert "edited" not in run_dir.load(new)
 
 
+    unknown = "kit: whether x (7) goes on is not known here: it was started on elsewhere: ask there\n  fix: to see its logs again: kit logs 7\n"
+    assert call("logs", "7", "-f")[::2] == (1, unknown)
 def test_runs_of_several_states_are_listed_as_squeue_takes_them(call, tmp_path: Path) -> None:
     for state in ("FAILED", "COMPLETED", "TIMEOUT"):
         (tmp_path / state).mkdir()

@@ -16,6 +16,7 @@ from kit.base.errors import KitError, UsageError
 from kit.cli import messages
 from kit.runs import job_chain, job_watch, log_copy, secret_file, status
 from kit.runs.history import Run
+from kit.runs.job_status import Status
 from kit.runs.job_watch import Watch
 from kit.runs.log_copy import OneLog, Tail
 from kit.runs.log_files import LogChoice
@@ -85,16 +86,20 @@ def follow_again(run: Run, view: LogView) -> None:
 def _follow_noted(run: Run, view: LogView) -> None:
     """Show the logs until the history knows the end. Raise KitError if that is a failure."""
 
-    def ended() -> str:
+    def ended() -> Optional[Status]:
         found = status.query([run])[0]
-        return "" if found.active and found.state != "UNKNOWN" else found.state
+        return None if found.active and found.state != "UNKNOWN" else found
 
     tail = view.tail(run)
+    noted = Status(run, run.state) if run.state else None
     with _leaving_alone(run.id):
-        state = log_copy.until(tail, lambda: run.state or ended() or None, log_copy.SHARED_POLL_S)
-    if state != "COMPLETED":
-        raise KitError(f"{run} has ended: {state}", f"see: kit why {run.id}")
-    messages.note(f"{run} has ended: {state}")
+        found = log_copy.until(tail, lambda: noted or ended(), log_copy.SHARED_POLL_S)
+    if found.state == "UNKNOWN":
+        problem = f"whether {run} goes on is not known here: {found.detail}"
+        raise KitError(problem, f"to see its logs again: kit logs {run.id}")
+    if found.state != "COMPLETED":
+        raise KitError(f"{run} has ended: {found.state}", f"see: kit why {run.id}")
+    messages.note(f"{run} has ended: {found.state}")
 
 
 def follow_job(run: Run, view: LogView = EVERYTHING) -> None:
