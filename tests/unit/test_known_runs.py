@@ -1206,6 +1206,19 @@ def test_following_a_run_here_reads_the_history_once(fake: ScriptedSlurm, call, 
 
 def test_ranks_that_go_on_after_they_were_asked_for_a_checkpoint_are_ended_with_their_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     process, job_id = begin_here(tmp_path, "trap '' USR1; echo up; sleep 60", "on_preempt: checkpoint\ncheckpoint_s: 2\n")
+@pytest.mark.parametrize(("code", "end"), [(0, ("COMPLETED", "")), (3, ("FAILED", "local0: rank 0 (local rank 0) exited with code 3"))])
+def test_a_signal_to_kit_does_not_change_how_a_run_has_ended(code: int, end: tuple[str, str], fake: ScriptedSlurm, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f'command: [bash, -c, "seq 40000; exit {code}"]\nlauncher: srun\nprocesses_per_node: 1\n')
+    words = [sys.executable, "-m", "kit", "run", "job.yaml", "--output", "run"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:  # which nobody reads
+        until(lambda: any('"event": "ends"' in file.read_text() for file in (tmp_path / "run/log").glob("*/events/batch.jsonl")))
+        until(lambda: not local_processes.find(history.runs()[0].id))
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == code
+    assert [(run.state, run.why) for run in history.runs()] == [end]
+
+
     (script,) = [number for number in local_processes.find(job_id) if local_processes._leads(number)]
     os.kill(script, signal.SIGUSR1)
     assert process.wait(60) == 75 and local_processes.find(job_id) == []

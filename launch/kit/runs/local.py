@@ -40,6 +40,8 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
     received: list[int] = []
 
     def stop(number: int, _frame: object) -> None:
+        if process and process.poll() is not None:
+            return  # how it ended is known, and its output waits for a terminal that may be gone
         received.append(number)
         if process:
             _stop(process)
