@@ -1180,6 +1180,16 @@ def test_a_run_here_is_cancelled_from_another_terminal_and_its_kit_notes_the_end
     assert "cause: it was cancelled by kit cancel (cancelled)" in said and "something outside" not in said and "who may cancel" not in said
 
 
+def test_a_command_beside_a_run_here_sees_its_gpus_and_ends_with_its_pipe(fake: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    process, _ = begin_here(tmp_path, "echo up; sleep 60")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # in another terminal
+    words = ["exec", "run", "--", "bash", "-c", "printenv CUDA_VISIBLE_DEVICES; { yes; echo $? >&2; } | head -n 1"]
+    shown = subprocess.run([sys.executable, "-m", "kit", *words], capture_output=True, text=True)
+    process.terminate()
+    assert (shown.stdout, shown.stderr, process.wait(60)) == ("2,3\ny\n", "141\n", 143)
+
+
 @pytest.mark.parametrize(("number", "end"), [(signal.SIGTERM, ("CANCELLED", "by SIGTERM")), (None, ("TIMEOUT", "exit code 143"))])
 def test_a_program_that_waits_for_a_run_here_leaves_what_its_kit_noted_of_the_end(
     number: int | None, end: tuple[str, str], fake: ScriptedSlurm, call, tmp_path: Path
@@ -1196,16 +1206,6 @@ def test_a_program_that_waits_for_a_run_here_leaves_what_its_kit_noted_of_the_en
     assert ((found.state, found.detail), found.run) == (end, noted_end) and history.runs() == [noted_end]
 
 
-def test_following_a_run_here_reads_the_history_once(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process, _ = begin_here(tmp_path, "echo up; sleep 5")
-    reads, read = [], history.json_lines.read
-    monkeypatch.setattr("kit.files.json_lines.read", lambda *rest, **options: (reads.append(1), read(*rest, **options))[1])
-    assert call("logs", "run", "-f")[0] == 0 and process.wait(60) == 0
-    assert len(reads) < 6
-
-
-def test_ranks_that_go_on_after_they_were_asked_for_a_checkpoint_are_ended_with_their_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
-    process, job_id = begin_here(tmp_path, "trap '' USR1; echo up; sleep 60", "on_preempt: checkpoint\ncheckpoint_s: 2\n")
 @pytest.mark.parametrize(("code", "end"), [(0, ("COMPLETED", "")), (3, ("FAILED", "local0: rank 0 (local rank 0) exited with code 3"))])
 def test_a_signal_to_kit_does_not_change_how_a_run_has_ended(code: int, end: tuple[str, str], fake: ScriptedSlurm, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(f'command: [bash, -c, "seq 40000; exit {code}"]\nlauncher: srun\nprocesses_per_node: 1\n')
@@ -1219,6 +1219,16 @@ def test_a_signal_to_kit_does_not_change_how_a_run_has_ended(code: int, end: tup
     assert [(run.state, run.why) for run in history.runs()] == [end]
 
 
+def test_following_a_run_here_reads_the_history_once(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, _ = begin_here(tmp_path, "echo up; sleep 5")
+    reads, read = [], history.json_lines.read
+    monkeypatch.setattr("kit.files.json_lines.read", lambda *rest, **options: (reads.append(1), read(*rest, **options))[1])
+    assert call("logs", "run", "-f")[0] == 0 and process.wait(60) == 0
+    assert len(reads) < 6
+
+
+def test_ranks_that_go_on_after_they_were_asked_for_a_checkpoint_are_ended_with_their_run(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    process, job_id = begin_here(tmp_path, "trap '' USR1; echo up; sleep 60", "on_preempt: checkpoint\ncheckpoint_s: 2\n")
     (script,) = [number for number in local_processes.find(job_id) if local_processes._leads(number)]
     os.kill(script, signal.SIGUSR1)
     assert process.wait(60) == 75 and local_processes.find(job_id) == []
@@ -1243,6 +1253,12 @@ def test_a_process_that_has_kits_number_later_is_not_kit(tmp_path: Path) -> None
     assert not any(local_processes.has_kit(record, time.time()) for record in ({}, {"pid": None}, {"pid": "x"}, {"pid": [7]}, {"pid": 2**30}))
 
 
+def test_a_kit_lives_in_a_container_whose_uptime_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LXC puts a file of its own in the place of /proc/uptime, and leaves the times of processes as they are."""
+    monkeypatch.setattr(local_processes, "open", lambda *_: io.StringIO("1.00 1.00\n"), raising=False)
+    assert local_processes.has_kit({"pid": os.getpid()}, time.time())
+
+
 def test_a_kit_that_has_ended_and_was_not_waited_for_is_gone() -> None:
     with subprocess.Popen("true") as process:
         until(lambda: not local_processes.has_kit({"pid": process.pid}, time.time()))
@@ -1263,14 +1279,10 @@ def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fak
     (tmp_path / "run.json").write_text(json.dumps({"pid": 2**30, "host": "elsewhere"}))
     run = noted_run(tmp_path, "x", 1, 1, "7", local=True)
     assert status.query([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
+    unknown = "kit: whether x (7) goes on is not known here: it was started on elsewhere: ask there\n  fix: to see its logs again: kit logs 7\n"
+    assert call("logs", "7", "-f")[::2] == (1, unknown)
     event_lines.of_batch(tmp_path / "log/7", "kit: all ranks ended well\n")
     assert status.query([run])[0].state == "COMPLETED" and not lookup.find(str(tmp_path)).state
-
-def test_a_kit_lives_in_a_container_whose_uptime_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LXC puts a file of its own in the place of /proc/uptime, and leaves the times of processes as they are."""
-    monkeypatch.setattr(local_processes, "open", lambda *_: io.StringIO("1.00 1.00\n"), raising=False)
-    assert local_processes.has_kit({"pid": os.getpid()}, time.time())
-
 
 
 # ---------------------------------------------------------------- reruns
@@ -1292,8 +1304,6 @@ def test_a_rerun_names_nothing_of_the_run_that_it_repeats_and_says_so(code: str,
     assert "edited" not in run_dir.load(new)
 
 
-    unknown = "kit: whether x (7) goes on is not known here: it was started on elsewhere: ask there\n  fix: to see its logs again: kit logs 7\n"
-    assert call("logs", "7", "-f")[::2] == (1, unknown)
 def test_runs_of_several_states_are_listed_as_squeue_takes_them(call, tmp_path: Path) -> None:
     for state in ("FAILED", "COMPLETED", "TIMEOUT"):
         (tmp_path / state).mkdir()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from typing import NoReturn, Optional
 
 from kit import slurm
 from kit.base.errors import KitError, UsageError
 from kit.plan import run_paths
-from kit.runs import events, local, sharing, status
+from kit.runs import events, local, local_processes, sharing, status
 from kit.runs.history import Run
 from kit.slurm import hostlist
 
@@ -34,6 +35,8 @@ def enter(word: str, node: Optional[str], command: list[str], task: Optional[int
     if not shutil.which("srun", path=environment["PATH"]):
         raise KitError("srun is not installed here", "start it on a login node of the cluster")
     sys.stdout.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and no shell undoes that
+        signal.signal(number, signal.SIG_DFL)
     os.chdir(run.folder)
     attach = ["bash", run_paths.SCRIPT, "attach", places, *given, "--", *command]
     os.execvpe("bash", attach, environment)  # noqa: S606 - the shell is what it starts
@@ -75,5 +78,6 @@ def _environment(run: Run, job_id: str, hosts: list[str]) -> dict[str, str]:
     array, _, number = run.id.partition("_")
     of_array = {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": number} if number else {}
     if run.local:
-        return {**local.step_environment(job_id, hosts), **of_array}
+        gpus = local_processes.shown_gpus(run)
+        return {**local.step_environment(job_id, hosts), **gpus, **of_array}
     return {**slurm.environment(), **of_array, "SLURM_JOB_ID": job_id}

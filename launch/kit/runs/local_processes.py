@@ -37,6 +37,17 @@ def _stat(process: int) -> list[str]:
     return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
+def shown_gpus(run: Run) -> dict[str, str]:
+    """Return the variables by which the shell that started a run has chosen its GPUs."""
+    record = run_dir.read_record(Path(run.folder))
+    with contextlib.suppress(OSError):
+        if has_kit(record, run.created_s):
+            entries = Path(f"/proc/{record['pid']}/environ").read_bytes().split(b"\0")
+            pairs = (os.fsdecode(entry).partition("=")[::2] for entry in entries)
+            return {name: value for name, value in pairs if name.endswith("_VISIBLE_DEVICES")}
+    return {}
+
+
 def find(job_id: str) -> list[int]:
     """Return the processes of a run: its batch script, and all others with that environment."""
     named = {b"SLURM_JOB_ID=" + job_id.partition("_")[0].encode(), b"KIT_LOOPBACK=1"}
