@@ -231,6 +231,15 @@ def test_gpus_are_split_among_the_nodes(tmp_path: Path, tag: str, visible: Optio
     assert step.output() == {f"local{index}.out": f"gpus {gpus}\n" for index, gpus in enumerate(expected)}
 
 
+@pytest.mark.parametrize(("asked", "expected"), [(0, ["0,1", "2,3"]), (1, ["0", "2"]), (2, ["0,1", "2,3"]), (4, ["0,1", "2,3"])])
+def test_a_node_has_no_more_gpus_than_the_job_asks_for(tmp_path: Path, tag: str, asked: int, expected: list[str]) -> None:
+    stub(tmp_path / "bin", "nvidia-smi", 'printf "%s\\n" 0 1 2 3\n')
+    (tmp_path / "env.sh").write_text(f"KIT_NODES=2\nKIT_GPUS_PER_NODE={asked} # to check\nKIT_SPARES=0\n")
+    step = Step(tmp_path, tag, 2, GPUS, path=(tmp_path / "bin",))
+    assert step.end() == 0
+    assert step.output() == {f"local{index}.out": f"gpus {gpus}\n" for index, gpus in enumerate(expected)}
+
+
 def test_nodes_that_share_a_gpu_are_several_machines_to_nccl_and_one_node_is_this_one(tmp_path: Path, tag: str) -> None:
     stub(tmp_path / "bin", "nvidia-smi", "echo 0\n")
     shown = f"{GPUS}; echo ${{NCCL_HOSTID-unset}}"
