@@ -174,6 +174,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("slurmstepd: error: execve(): bash: No such file or directory", "no-bash"),
     ('docker: Error response from daemon: exec: "docker-init": executable file not found in $PATH.', "no-docker-init"),
     ("FATAL:   could not open image /images/x.sif: the image's architecture (amd64) could not run on the host's (arm64)", "image-of-another-cpu"),
+    ('docker: Error response from daemon: invalid mount config for type "bind": stat /home/ada/p: permission denied.', "engine-sees-less"),
+    ('docker: Error response from daemon: invalid mount config for type "bind": bind source path does not exist: /tmp/p.', "engine-sees-less"),
     ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink-broken"),
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver", "driver-too-old"),
     ("RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version", "driver-too-old"),
