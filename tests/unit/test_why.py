@@ -8,13 +8,14 @@ import re
 import resource
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
 import pytest
 from kit import slurm
 from kit.base.errors import UsageError
-from kit.diagnose.why import facts, logs, report, verdict, wording
+from kit.diagnose.why import facts, logs, report, run_state, verdict, wording
 from kit.diagnose.why.cause import NODE, RANK, Cause, Weight
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, job_chain, job_status
@@ -173,9 +174,9 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("/etc/rc: exec: line 1: bash: not found", "no-bash"),  # busybox
     ("slurmstepd: error: execve(): bash: No such file or directory", "no-bash"),
     ('docker: Error response from daemon: exec: "docker-init": executable file not found in $PATH.', "no-docker-init"),
-    ("FATAL:   could not open image /images/x.sif: the image's architecture (amd64) could not run on the host's (arm64)", "image-of-another-cpu"),
     ('docker: Error response from daemon: invalid mount config for type "bind": stat /home/ada/p: permission denied.', "engine-sees-less"),
     ('docker: Error response from daemon: invalid mount config for type "bind": bind source path does not exist: /tmp/p.', "engine-sees-less"),
+    ("FATAL:   could not open image /images/x.sif: the image's architecture (amd64) could not run on the host's (arm64)", "image-of-another-cpu"),
     ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", "nvlink-broken"),
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver", "driver-too-old"),
     ("RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version", "driver-too-old"),
@@ -421,6 +422,12 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
     show(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
     said = capsys.readouterr().out
     assert first_cause(said) == name, said
+
+
+def test_a_run_whose_terminal_was_closed_is_told_how_to_outlive_that(tmp_path: Path) -> None:
+    run, cause = history.Run("7", str(tmp_path), "x", "1x1", 0.0, local=True, state="CANCELLED"), verdict.CAUSE_NOTED["CANCELLED"]
+    fixes = [run_state.name_canceller(cause, replace(run, why=f"by {who}")).fix for who in ("SIGHUP", "Ctrl-C")]
+    assert fixes == ["its terminal was closed, or ssh broke: start it again: {again}; in tmux, or with nohup before it", "start it again: {again}"]
 
 
 ODD_LINES = {

@@ -46,6 +46,8 @@ def name_canceller(cause: Cause, run: Run) -> Cause:
     if not who:
         return cause
     fix = "start it again: {again}"
+    if who == "SIGHUP":
+        fix = f"its terminal was closed, or ssh broke: {fix}; in tmux, or with nohup before it"
     return replace(cause, title=f"it was cancelled by {who}", fix=fix, local_fix=fix)
 
 
