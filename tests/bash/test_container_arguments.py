@@ -275,6 +275,23 @@ def test_a_command_beside_the_ranks_enters_their_container_or_starts_one(runtime
     assert new.stdout.startswith("run --rm ") and " --interactive " in new.stdout and new.stdout.endswith(" an/image:1 srun.sh\n")
 
 
+@pytest.mark.parametrize(
+    ("docker", "said"),
+    [
+        (
+            "echo 'permission denied' >&2; exit 1",
+            "no Docker Engine answers: permission denied\n  fix: start it, or join the group docker: docker info; or run in Podman: ",
+        ),
+        ('[[ "$1" != --version ]] || echo podman version 4.9.4', "docker is another name of Podman here\n  fix: name Podman itself: "),
+    ],
+)
+def test_where_docker_does_not_serve_this_user_podman_is_named(docker: str, said: str, tmp_path: Path) -> None:
+    for name, body in (("docker", docker), ("podman", "exit 0")):
+        stub(tmp_path / "bin", name, f"{body}\n")
+    done = bash(EXEC, "runtime::check", env=environment(tmp_path / "bin", **settings("docker")))
+    assert (done.returncode, done.stderr) == (1, f"kit: error: node7: {said}--runtime podman\n")
+
+
 @pytest.mark.parametrize("runtime", ["docker", "podman"])
 @pytest.mark.parametrize(("there", "pulls", "code"), [(True, False, 0), (False, True, 0), (False, False, 1)])
 def test_an_image_that_is_not_there_is_pulled(runtime: str, there: bool, pulls: bool, code: int, tmp_path: Path) -> None:

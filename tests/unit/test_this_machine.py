@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from kit.base.errors import Problems
 from kit.config.job import Job
+from kit.config.profiles import Cluster
 from kit.config.values import Nodes
-from kit.plan import this_machine
+from kit.plan import runtimes, this_machine
 
 IDENTITY = "sha256:" + "5" * 64
 WHERE = {"image": "job.yaml:2", "gpus_per_node": "job.yaml:3"}
@@ -44,6 +45,15 @@ def fit(folder: Path, problems: Problems, suffix: str = ".sqsh", runtime: str | 
     image.write_bytes(b"x")
     image.with_suffix(".json").write_text(json.dumps({"file": image.name, "sha256": "", "size": 1, **record}))
     return this_machine.fit(Job(image=str(image), runtime=runtime, places=WHERE), problems)
+
+
+@pytest.mark.parametrize(("version", "name"), [("Docker version 27.1.1, build 6312585", "docker"), ("podman version 4.9.4-rhel", "podman")])
+def test_docker_that_is_podman_by_another_name_is_called_by_its_own(version: str, name: str, tools: Path) -> None:
+    install(tools, "podman")
+    (tools / "docker").write_text(f"#!/bin/sh\necho '{version}'\n")
+    (tools / "docker").chmod(0o755)
+    chosen, why = runtimes.runtime(Job(image="docker://train", without_slurm=True), Cluster(name="x"), Problems())
+    assert (chosen and chosen.name, why) == (name, f"{name} is installed here")
 
 
 @pytest.mark.parametrize("engine", ["docker", "podman"])

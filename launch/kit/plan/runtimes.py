@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
+from kit.base import program_output
 from kit.base.errors import KitError, Problems
 from kit.config import expansion, image_files, plugins, suggest
 from kit.config.job import KEYS, Job
@@ -153,6 +154,9 @@ def is_here(runtime: Plugin) -> bool:
     """Return whether this machine has what the runtime needs."""
     if option := runtime.srun_option:
         return bool(shutil.which("srun")) and slurm.srun_has(option)
+    if runtime.tool == "docker":  # podman-docker installs Podman under this name, too
+        done = program_output.ask(["docker", "--version"], 10)
+        return bool(done and not done.stdout.startswith(b"podman"))
     return bool(shutil.which(runtime.tool))
 
 

@@ -10,8 +10,12 @@ source "${KIT_RUN_DIR}/lib/oci.sh"
 
 runtime::check() {
   command -v docker >/dev/null || kit::die "docker is not installed here" "install it, or use another runtime" runtime-missing
-  local problem
-  problem="$(docker info 2>&1 >/dev/null)" || kit::die "no Docker Engine answers: ${problem##*$'\n'}" "start it, or join the group docker: docker info" runtime-missing
+  local problem another=''
+  ! command -v podman >/dev/null || another='; or run in Podman: --runtime podman'
+  problem="$(docker info 2>&1 >/dev/null)" ||
+    kit::die "no Docker Engine answers: ${problem##*$'\n'}" "start it, or join the group docker: docker info${another}" runtime-missing
+  # As the package podman-docker installs it: what follows is for Docker.
+  [[ "$(docker --version 2>/dev/null)" != podman* ]] || kit::die "docker is another name of Podman here" "name Podman itself: --runtime podman" runtime-missing
 }
 
 runtime::exec() {
