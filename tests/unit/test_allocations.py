@@ -194,12 +194,17 @@ def test_kit_shell_as_typed_writes_the_scripts_and_ends_with_the_shells_code(fak
     assert shell.shell(plan_of(tmp_path), "0", None, messages.note, here=False, jupyter=False) == 5
     assert done == [(tmp_path / "run", ["bash", "run_script.sh", "shell", "0"])] and (tmp_path / "run/shell.sh").is_file()
     monkeypatch.setattr(shell.Local, "until_the_end", lambda self, words: done.append((self.run, words)) or 6)
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
     plan = changed(plan_of(tmp_path), run_dir=str(tmp_path / "second"))
     assert shell.shell(plan, "1", None, messages.note, here=True, jupyter=True) == 6
     assert done[1] == (tmp_path / "second", ["bash", "run_script.sh", "jupyter", "1"]) and (tmp_path / "second/jupyter.sh").is_file()
     third = changed(plan_of(tmp_path), run_dir=str(tmp_path / "third"))
     shell.shell(third, "0", None, messages.note, here=False, jupyter=True)
     assert done[2][1][:4] == ["bash", "run_script.sh", "jupyter", "0"] and "@" in done[2][1][4]
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.7 50122 10.0.0.1 22")
+    fourth = changed(plan_of(tmp_path), run_dir=str(tmp_path / "fourth"))
+    shell.shell(fourth, "0", None, messages.note, here=True, jupyter=True)
+    assert done[3][1] == done[2][1]
 
 
 def test_a_shell_for_an_array_is_one_for_a_task(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def shell(
     (run / run_paths.SHELL).write_text(assets.part(run_paths.SHELL), encoding="utf-8")
     if jupyter:
         (run / run_paths.JUPYTER).write_text(assets.script(run_paths.JUPYTER), encoding="utf-8")
-        words = ["jupyter", node] if here else ["jupyter", node, _login()]
+        is_far = not here or "SSH_CONNECTION" in os.environ  # the user's own machine is another one
+        words = ["jupyter", node, *([_login()] if is_far else [])]
     local.place_secrets(plan, run, task)
     session = (Local if here else Allocated)(plan, run, task, say)
     try:
