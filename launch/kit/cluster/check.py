@@ -52,6 +52,7 @@ class HeaderCheck:
         `given` holds the sbatch options of the job and the profile, with their places.
         """
         runtimes.check_submittable(self.job, runtime, self.problems)
+        self._warn_of_chosen_gpus()
         self.given, self.header = given, dict(header)
         self.options = sbatch_variables.complete(self.header)
         # With --clusters, or its variables, the facts here are those of another cluster.
@@ -68,6 +69,15 @@ class HeaderCheck:
             header = tuple(line for line in header if line[0] != "cpus-per-task")
         self._check_srun(runtime, launcher)
         return header
+
+    def _warn_of_chosen_gpus(self) -> None:
+        """Warn of GPUs that a job names for another machine, one without Slurm."""
+        gpus = self.job.env.get("CUDA_VISIBLE_DEVICES")
+        own = {str(number) for number in range(self.job.gpus_per_node or 0)}
+        if gpus and own and not own.issuperset(map(str.strip, gpus.split(","))):
+            problem = f"CUDA_VISIBLE_DEVICES is {gpus}, and Slurm chooses the GPUs of a job"
+            fix = f"leave it out; where there is no Slurm: CUDA_VISIBLE_DEVICES={gpus} kit run JOB"
+            self.problems.warn(self.job.where("env"), problem, fix)
 
     def _check_partitions(self, found: Partitions) -> bool:
         """Return True if a job that names no number of CPUs gets them by the site's own rule.
