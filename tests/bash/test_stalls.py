@@ -196,6 +196,48 @@ def test_a_full_disk_keeps_no_node_from_sending_beats(tag: str) -> None:
     assert done.stderr == "" and done.stdout.splitlines()[1:] == ["3 0 100"] * 2  # the first one counts the rank's start, too
 
 
+MAPS = """
+import mmap, os, sys, time
+with open(sys.argv[1], "w+b") as file:
+    file.write(b"x" * (40 << 20))
+    file.flush()
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print(flush=True)
+sys.stdin.readline()
+for start in range(0, len(mapped), 4096):
+    mapped[start]
+    time.sleep(0.2 * (start % (1 << 20) == 0))
+"""
+
+
+def test_what_a_rank_maps_into_memory_is_read_too(tmp_path: Path, tag: str) -> None:
+    """As safetensors reads a model: 5 MiB/s here, for which it needs little of a CPU, and no read()."""
+    job = environment(SLURM_JOB_ID=str(os.getpid()), **{TAG: tag})
+    words = [sys.executable, "-S", "-c", MAPS, str(tmp_path / "model")]
+    rank = subprocess.Popen(words, env={**job, "SLURM_PROCID": "0"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    beats = {"KIT_RUN_DIR": str(SCRIPTS), "SLURM_NODEID": "3", "KIT_BEAT_S": "1", "KIT_STALL_S": "9", "KIT_FIRST": ""}
+    assert rank.stdin and rank.stdout
+    rank.stdout.readline()
+    pulse = subprocess.Popen(["bash", str(SCRIPTS / "lib/pulse.sh")], env={**job, **beats}, stdout=subprocess.PIPE, text=True)
+    assert pulse.stdout
+    try:
+        pulse.stdout.readline()  # the first one counts the rank's start
+        assert pulse.stdout.readline() == "3 0 100\n"
+        before = Path(f"/proc/{rank.pid}/io").read_text()
+        rank.stdin.write(b"\n")
+        rank.stdin.flush()
+        said = [pulse.stdout.readline() for _ in range(4)]
+        if re.findall(r"read_bytes: .*", before) == re.findall(r"read_bytes: .*", Path(f"/proc/{rank.pid}/io").read_text()):
+            pytest.skip("not here: a disk, behind the temporary folder")
+        assert "3 1 100\n" in said[1:]
+    finally:
+        for process in (rank, pulse):
+            process.kill()
+            process.communicate()
+
+
 def test_a_signal_for_the_program_ends_no_beats(tag: str) -> None:
     """As `scancel --signal=USR1` sends it, to the first process of each task of each step."""
     beats = {"KIT_RUN_DIR": str(SCRIPTS), "SLURM_JOB_ID": str(os.getpid()), "SLURM_NODEID": "3", "KIT_BEAT_S": "1", "KIT_STALL_S": "", "KIT_FIRST": ""}

@@ -32,7 +32,8 @@ pulse::look() {
     # shellcheck disable=SC2206  # numbers and a letter
     stat=(${text##*) })
     ticks=$((stat[11] + stat[12] + stat[13] + stat[14])) moved=0
-    while read -r name value; do [[ "${name}" != [rw]char: ]] || moved+="${value}"; done 2>/dev/null <"/proc/${pid}/io" || true
+    # read_bytes: a model that is mapped into memory, as safetensors does, is read without rchar.
+    while read -r name value; do [[ "${name}" != @(rchar|wchar|read_bytes): ]] || moved+="${value}"; done 2>/dev/null <"/proc/${pid}/io" || true
     run=0 waited=0
     { read -r run waited _ <"/proc/${pid}/schedstat"; } 2>/dev/null || true # not every kernel has it
     now["${pid}"]="${ticks} ${moved} ${run} ${waited}"
