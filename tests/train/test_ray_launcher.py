@@ -22,12 +22,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
 @ray.remote(num_cpus=1)
 def look():
-    return {name: os.environ.get(name) for name in ("NODE_RANK", "GREETING", "PASSPHRASE", "NPROC_PER_NODE")}
+    return {name: os.environ.get(name) for name in ("NODE_RANK", "GREETING", "PASSPHRASE", "NPROC_PER_NODE", "VLLM_HOST_IP")}
 
 ray.init()
 nodes = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeName"])
 found = [ray.get(look.options(scheduling_strategy=On(node["NodeID"], soft=False)).remote()) for node in nodes]
 facts = {"names": [node["NodeName"] for node in nodes], "cpus": [node["Resources"]["CPU"] for node in nodes], "found": found}
+facts |= {"addresses": [node["NodeManagerAddress"] for node in nodes], "driver": os.environ["VLLM_HOST_IP"]}
 facts |= {"port": ray.get_runtime_context().gcs_address.split(":")[1], "ray": os.environ["KIT_LOG_DIR"]}
 pathlib.Path("facts.part").write_text(json.dumps(facts))
 os.rename("facts.part", "facts.json")
@@ -124,7 +125,8 @@ def test_two_runs_on_one_machine_do_not_meet_and_each_ends_with_its_programs_cod
         assert facts["names"] == ["local0", "local1"]
         assert min(facts["cpus"]) >= 3  # as many as the node has workers
         told = {"GREETING": "a b", "PASSPHRASE": "of-this-test", "NPROC_PER_NODE": "3"}
-        assert facts["found"] == [{"NODE_RANK": rank, **told} for rank in ("0", "1")]
+        assert facts["found"] == [{"NODE_RANK": rank, "VLLM_HOST_IP": address, **told} for rank, address in zip("01", facts["addresses"])]
+        assert facts["driver"] == facts["addresses"][0]  # where vLLM, the driver, looks for its own node
         (token,) = Path(facts["ray"]).glob(".ray-token.*")
         assert token.stat().st_mode & 0o777 == 0o600 and len(token.read_text()) == 64
     assert len({run.facts()["port"] for run in runs}) == 2
@@ -135,6 +137,16 @@ def test_two_runs_on_one_machine_do_not_meet_and_each_ends_with_its_programs_cod
     # Ray's own logs are kept where something has failed, and only there.
     assert [len([*run.folder.glob("run/log/*/ray0/raylet.out")]) for run in runs] == [0, 1]
     assert not any("of-this-test" in path.read_text(errors="replace") for run in runs for path in run.folder.rglob("run/**/*") if path.is_file())
+
+
+def test_a_command_beside_the_program_finds_the_runs_ray(start) -> None:
+    run = start()
+    run.facts()
+    env = {**os.environ, "XDG_STATE_HOME": str(run.folder / "state")}
+    command = [sys.executable, "-m", "kit", "exec", "run", "--", "ray", "status"]
+    done = subprocess.run(command, cwd=run.folder, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and "\n 1 node_" in done.stdout, done.stdout + done.stderr  # the second one shows later
+    assert run.finish() == 0
 
 
 def test_when_ray_is_killed_on_a_node_the_run_ends_and_names_it(start) -> None:

@@ -15,6 +15,9 @@ ray::set_variables() {
   RAY_ADDRESS="$(net::endpoint "${kit_head}" "${MASTER_PORT}")"
   KIT_RAY_HEAD="${kit_head}"
   export RAY_ADDRESS KIT_RAY_HEAD RAY_USAGE_STATS_ENABLED=0 RAY_COLOR_PREFIX=0
+  # vLLM looks for its node in Ray by an address, which it would guess by the route to the internet: for half an hour where that is
+  # another. For a node alone Ray guesses in the same way.
+  [[ "${KIT_OWN_ADDRESS}" == 127.0.0.1 ]] || export VLLM_HOST_IP="${KIT_OWN_ADDRESS}"
   export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 # when Ray is to end, nobody needs it any more
   # Whoever can connect to Ray can run code as this user, unless it asks for a token. Before 2.52 it knows of none.
   export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="${KIT_LOG_DIR}/.ray-token.${KIT_ATTEMPT}"
