@@ -1,8 +1,11 @@
-"""A server on one node and ranks on the others, by the job file that docs/launchers.md shows."""
+"""A server on one node and ranks on the others, or a server and what asks it, by the job files that docs/launchers.md shows."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,32 @@ def test_a_trainer_that_fails_ends_the_server(project: Path, kit) -> None:
     (project / "train.py").write_text(WAIT.format("sys.exit(3)"))
     done = kit("run", "job.yaml", "--output", "run", check=False)
     assert done.returncode != 0 and "kit: error: local1: the program of node 1 exited with code 1" in done.stdout, done.stdout
+
+
+VLLM = """#!/usr/bin/env python3
+import http.server, os, pathlib, sys
+assert sys.argv[1:5] == ["serve", "NAME", "--tensor-parallel-size", "4"]
+pathlib.Path("served").write_text(str(os.getpid()))
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[6])), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="not here: curl")
+def test_a_server_ends_with_the_script_that_has_asked_it(tmp_path: Path, kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    (job,) = re.findall(r"```yaml\n(gpus_per_node: 4\n.*?)```", (ROOT / "docs/launchers.md").read_text(), re.DOTALL)
+    (tmp_path / "job.yaml").write_text(job.replace("gpus_per_node", "processes_per_node"))
+    (tmp_path / "health").write_text("")
+    (tmp_path / "v1").write_text("42")
+    (tmp_path / "evaluate.py").write_text("import sys, urllib.request\nprint('answer', urllib.request.urlopen(sys.argv[2]).read().decode())\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/vllm").write_text(VLLM)
+    (tmp_path / "bin/vllm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("VLLM_API_KEY", "of-this-test")
+    done = kit("run", "job.yaml", "--output", "run")
+    assert "answer 42" in done.stdout and "all ranks ended well" in done.stdout
+    served = Path("/proc", (tmp_path / "served").read_text())
+    end = time.monotonic() + 20  # whoever inherits it may need a moment to see its end
+    while served.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not served.exists()

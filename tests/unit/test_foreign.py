@@ -65,7 +65,7 @@ OWN = [
     *("nsys profile -o deepspeed python t.py", "nsys profile -o out/deepspeed python t.py", "ncu -o torchrun python t.py", "ncu --export srun python t.py"),
     *("perf record -o composer python t.py", "strace -o deepspeed python t.py", "uv run --project deepspeed t.py", "uv run --directory composer t.py"),
     *("conda run -n x --cwd composer python t.py", "uv run --module train deepspeed", "uv run -m train torchrun"),
-    *("ray start --head", "ray job submit -- python t.py", "megatron export", "trl vllm-serve --model m", "lmf webui", "ds.py"),
+    *("ray start --head", "ray job submit -- python t.py", "megatron export", "vllm bench serve", "lmf webui", "ds.py"),
     *("axolotl preprocess c.yml", "axolotl train c.yml --launcher=python", "python -m axolotl.cli.train c.yml", "tune run full --config c", "swift export"),
     *("wandb sync wandb/offline-run-1", "wandb sweep --cancel x"),
 ]
@@ -85,6 +85,9 @@ def test_a_program_of_ones_own_is_taken(command: str) -> None:
         *("axolotl train c.yml", "uv run axolotl train c.yml --launcher torchrun", "/venv/bin/llamafactory-cli train c.yml", "swift sft --model x"),
         *("tune run --nproc_per_node 8 full --config c", "trl sft --config c", "trl reward", "trl rloo", "lmf train c.yaml", "megatron pt"),
         *("wandb agent --count 1 me/project/sweep", "uv run wandb agent me/project/sweep"),
+        *("vllm serve m -tp 8", "uv run vllm serve m", "vllm run-batch -i a -o b --model m", "trl vllm-serve --model m", "/venv/bin/sglang serve m"),
+        *("python3 -u -m vllm.entrypoints.openai.api_server --model m", "python -m sglang.launch_server --model-path m --tp 8"),
+        *("python3 -m verl.trainer.main_ppo trainer.nnodes=2", "python -m openrlhf.cli.train_ppo_ray --ref_num_nodes 1"),
     ],
 )
 def test_a_program_with_a_launcher_of_its_own_is_known(command: str) -> None:

@@ -88,6 +88,21 @@ def test_a_program_that_spawns_is_not_started_once_for_every_rank(program: str, 
     assert kit("submit", "train.py", "-j", "1x2", "--launcher", "spawn", "--dry-run").returncode == 0
 
 
+def test_a_driver_of_ray_is_warned_of_where_each_rank_would_start_it(kit, tmp_path: Path) -> None:
+    for text, is_driver in (("import ray.data as data\n", True), ("from ray.train import Checkpoint\n", True), ("import rayon\n# import ray\n", False)):
+        (tmp_path / "train.py").write_text(text)
+        for launcher, shape, may_warn in (
+            ("torchrun", "1x2", True),
+            ("srun", "2x1", True),
+            ("ray", "2x2", False),
+            ("spawn", "1x2", False),
+            ("torchrun", "1x1", False),
+        ):
+            said = kit("submit", "train.py", "-j", shape, "--launcher", launcher, "--dry-run").stderr
+            warned = f"warning: the program imports ray, and {launcher} would start it once for every rank\n  fix: `launcher: ray`" in said
+            assert warned == (is_driver and may_warn), said
+
+
 @pytest.mark.parametrize("line", ["torchrun --nproc_per_node=8 t.py", "A=1 exec python -m torch.distributed.run t.py", "uv run accelerate launch t.py"])
 def test_bash_that_starts_the_ranks_of_its_node_is_warned_of_where_each_rank_runs_it(line: str, kit, tmp_path: Path) -> None:
     (tmp_path / "run_train.sh").write_text(f"#!/bin/bash\nset -x\n{line}\n")

@@ -74,7 +74,13 @@ STARTERS: dict[tuple[str, ...], Tool] = {
 _OF_TRL = ("sft", "dpo", "grpo", "kto", "reward", "rloo")
 _OF_SWIFT = ("sft", "pt", "rlhf")
 _ONCE = "use `launcher: spawn`, which starts it once on each node, with the variables that it reads"
-# Programs that start torchrun or accelerate themselves, and what to write instead.
+_DRIVER = "use `launcher: ray`, which starts Ray on all nodes, and it once, as Ray's driver"
+_SERVER = (
+    "use `launcher: spawn`, which starts one on each node; for one on several nodes: "
+    "docs/launchers.md#a-server-of-a-model"
+)
+# Programs that start torchrun, accelerate or a process for each GPU themselves, and what to write
+# instead.
 OWN_LAUNCHERS: dict[tuple[str, ...], str] = {
     ("axolotl", "train"): "start `python -m axolotl.cli.train ...` instead, which is one rank",
     ("tune", "run"): "leave out torchrun's options: `tune run RECIPE ...` is one rank",
@@ -83,6 +89,13 @@ OWN_LAUNCHERS: dict[tuple[str, ...], str] = {
         for name in ("llamafactory-cli", "lmf")
     },
     **{(tool, name): _ONCE for tool in ("swift", "megatron") for name in _OF_SWIFT},
+    **{(tool, "serve"): _SERVER for tool in ("vllm", "sglang")},
+    ("trl", "vllm-serve"): _SERVER,
+    ("vllm", "run-batch"): _SERVER,
+    ("python", "-m", "vllm.entrypoints.openai.api_server"): _SERVER,
+    ("python", "-m", "sglang.launch_server"): _SERVER,
+    ("python", "-m", "verl.trainer.main_ppo"): _DRIVER,
+    ("python", "-m", "openrlhf.cli.train_ppo_ray"): _DRIVER,
     # Ranks that know of each other would be trials with different values.
     ("wandb", "agent"): "start an agent in each task of an array, of one rank: `array: 0-7` and "
     "`gpus_per_node: 1`; for trials that start torchrun themselves: `launcher: spawn`",

@@ -110,6 +110,7 @@ def _check_script(job: Job, script: str, launcher: str, view: FileView, problems
         _check_syntax(script, path, problems)
         if launcher and launcher not in other_tools.STARTED_ONCE:
             _check_spawn(script, path, launcher, problems)
+            _warn_of_ray(job, path, launcher, problems)
     elif not os.access(path, os.X_OK):
         fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"
         problems.add(job.where("command"), f"{script} is not executable", fix)
@@ -182,6 +183,15 @@ def _check_spawn(script: str, path: str, launcher: str, problems: Problems) -> N
     way = f"remove the spawn and read LOCAL_RANK, which {launcher} sets"
     fix = f"use `launcher: spawn`, which starts it once on each node; or {way}"
     problems.add(f"{script}:{line}", f"the program starts its ranks itself, and {effect}", fix)
+
+
+def _warn_of_ray(job: Job, path: str, launcher: str, problems: Problems) -> None:
+    """Warn of a driver of Ray: each rank would start one, and a Ray of its own."""
+    is_driver = re.search(r"(?m)^(?:import|from) ray\b", safe_read.text(path))
+    if is_driver and job.most_nodes * job.ranks_per_node > 1:
+        problem = f"the program imports ray, and {launcher} would start it once for every rank"
+        fix = "`launcher: ray` starts Ray on all nodes, and the program once, as its driver"
+        problems.warn(job.where("command"), problem, fix)
 
 
 def _check_own_launcher(job: Job, launcher: str, problems: Problems) -> None:
