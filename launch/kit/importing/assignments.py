@@ -21,7 +21,9 @@ _FIRST = re.compile(
     r"\[0\]|%%|\bhead\s+-(n\s*)?1\b|\bsed\s+(-n\s+)?[\"']?1[pq{]|NR\s*==\s*1|print\s*\$1\b|-f\s*1\b"
     r"|\b(hostname|getent|nslookup|dig|host)\b"
 )
-_MANY = re.compile(r"\b(paste|wc|tail|md5sum)\b|\bEND\b|\bNR\s*\}|hostname\s+-+[dy]|<<")
+_MANY = re.compile(
+    r"\b(paste|wc|tail|md5sum|curl|wget)\b|\.py\b|\bEND\b|\bNR\s*\}|hostname\s+-+[dy]|<<"
+)
 _DECLARES = re.compile(r"(export|declare|typeset|local|readonly)\b")
 _HOST = re.compile(
     r"[$`]\(?\s*(/bin/)?hostname(\s+-+[sfiIa][\w-]*)*\s*([)`]|\|\s*(awk|cut|head)\b)"

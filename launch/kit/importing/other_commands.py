@@ -46,7 +46,8 @@ def read(reader: Reading, node: Node, words: list[str]) -> None:
         _enter(reader, name, words)
     else:
         _place(reader, item, name)
-        if name not in commands.KNOWN:
+        is_tunnel = name == "ssh" and any(re.fullmatch("-[A-Za-z]*N[A-Za-z]*", w) for w in words)
+        if name not in commands.KNOWN and not is_tunnel:
             reader.candidate(0, words, node)
 
 

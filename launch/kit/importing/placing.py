@@ -222,6 +222,9 @@ class Placing:
             if not others and re.match(rf"(export\s+)?{name}=", item.source):
                 way = f"write the whole value under `env`, as `{name}: VALUE`"
                 self.draft.decide(item.span, f"${name} of your shell is not there: {way}")
+        if key == "host_setup" and item.inside.endswith('="${MASTER_PORT}"'):
+            way = "move the lines that use it to `setup`, and write $MASTER_PORT there"
+            self.draft.decide(item.span, f"the program gets another port, $MASTER_PORT: {way}")
         arguments = {name for name in item.uses if ARGUMENT.match(name)}
         if arguments and item.sets.isdisjoint(self.functions):
             self.draft.decide(item.span, _about(arguments, key))

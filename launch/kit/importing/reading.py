@@ -30,6 +30,7 @@ class Reading(AtLines):
         self.remarks: tuple[str, ...] = ()
         self.is_in_task = False
         self.is_over = False
+        self.has_background = False
         self.span: Span = (1, 1)  # of the statement that is read now
 
     def item(self, kind: str, node: Node) -> Item:

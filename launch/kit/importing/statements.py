@@ -16,6 +16,14 @@ from kit.importing.reading import LOGS, RETRIES, Reading
 from kit.importing.scope import COMPUTED
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
+_LOOPS = ("WhileClause", "ForClause")
+DONE = (
+    "the job may end well here, without the program: begin a `script` with these lines, before it"
+)
+WAITS = (
+    "it waits for what ran in the background: start that, and wait, in a `script`: "
+    "docs/launchers.md#a-server-of-a-model"
+)
 
 
 class Reader(Reading):
@@ -27,6 +35,7 @@ class Reader(Reading):
                 self.left_out("never reached: the script has ended before")
             else:
                 self.statement(node)
+            self.has_background |= bool(node.get("Background"))
             for name in self.scope.defaults:
                 self.draft.from_outside(self.span, name)
             self.scope.defaults.clear()
@@ -149,6 +158,8 @@ class Reader(Reading):
             item = item._replace(uses=item.uses | {name}, sets=bash_tree.names_set(function))
             if bash_tree.programs(function) <= commands.PRINTING and not item.sets:
                 self.left_out(NOT_NEEDED)
+            elif self._waits_for_other(function):
+                self.decide(WAITS)
             else:
                 self.variables.keep_set(item)
             return
@@ -220,6 +231,18 @@ class Reader(Reading):
             return False
         return True
 
+    def _of_script(self, node: Node, item: Item) -> str:
+        """Return why only a `script` can do what lines do, "" where others can, too."""
+        ends_well = ["exit", "0"] in map(bash_tree.literals, bash_tree.calls(node))
+        if ends_well and not self.candidates and "$?" not in item.source:
+            return DONE
+        return WAITS if self._waits_for_other(node) else ""
+
+    def _waits_for_other(self, node: Node) -> bool:
+        """Return whether a loop waits where something runs beside the script."""
+        loops = [each for each in bash_tree.descend(node) if each.get("Type") in _LOOPS]
+        return self.has_background and any("sleep" in bash_tree.programs(each) for each in loops)
+
     def compound(self, node: Node) -> None:
         """Place a condition, a loop, or a list of commands."""
         item = self.item(ACTION, node)
@@ -248,6 +271,8 @@ class Reader(Reading):
             return
         if programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.decide("kit starts the program on every node itself, and once")
+        elif reason := self._of_script(node, item):
+            self.decide(reason)
         elif programs - harmless or bash_tree.writes(node):
             self.placing.add(item)
         elif prepares:
