@@ -157,6 +157,18 @@ def test_what_starts_ranks_is_found_behind_other_tools() -> None:
         assert keys(f"{line}\n")["command"] == line
 
 
+def test_behind_a_server_in_the_background_the_program_is_found() -> None:
+    wait = "until curl localhost; do sleep 1; done"
+    for body, program in ((f"vllm serve M & {wait}; python e.py", "e.py"), ("vllm serve M", "vllm serve M")):
+        assert yaml.safe_load(convert(body).job)["command"] == program
+
+
+def test_what_waits_for_no_server_and_a_line_of_help_are_no_questions() -> None:
+    watch = "f() { while :; do nvidia-smi >gpus.txt; sleep 9; done; }"
+    assert not [text for text in questions(f"{watch}\nf & f &\nsrun ./a") if "it waits" in text]
+    assert not [text for text in questions("while getopts h o; do echo usage; exit 0; done\nsrun ./a") if "may end well" in text]
+
+
 def test_torchrun_is_found_behind_pythons_options_with_values() -> None:
     found = convert("srun python -W ignore -m torch.distributed.run --nproc_per_node=8 train.py --x\n")
     assert {"command: train.py --x", "launcher: torchrun", "processes_per_node: 8"} <= {*found.job.splitlines()}

@@ -1180,14 +1180,19 @@ def test_a_run_here_is_cancelled_from_another_terminal_and_its_kit_notes_the_end
     assert "cause: it was cancelled by kit cancel (cancelled)" in said and "something outside" not in said and "who may cancel" not in said
 
 
-def test_a_command_beside_a_run_here_sees_its_gpus_and_ends_with_its_pipe(fake: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+@pytest.mark.parametrize("chosen", ["2,3", None])
+def test_a_command_beside_a_run_here_sees_its_gpus_and_ends_with_its_pipe(
+    chosen: str | None, fake: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     process, _ = begin_here(tmp_path, "echo up; sleep 60")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # in another terminal
-    words = ["exec", "run", "--", "bash", "-c", "printenv CUDA_VISIBLE_DEVICES; { yes; echo $? >&2; } | head -n 1"]
+    words = ["exec", "run", "--", "bash", "-c", "echo ${CUDA_VISIBLE_DEVICES-all}; { yes; echo $? >&2; } | head -n 1"]
     shown = subprocess.run([sys.executable, "-m", "kit", *words], capture_output=True, text=True)
     process.terminate()
-    assert (shown.stdout, shown.stderr, process.wait(60)) == ("2,3\ny\n", "141\n", 143)
+    assert (shown.stdout, shown.stderr, process.wait(60)) == (f"{chosen or 'all'}\ny\n", "141\n", 143)
 
 
 @pytest.mark.parametrize(("number", "end"), [(signal.SIGTERM, ("CANCELLED", "by SIGTERM")), (None, ("TIMEOUT", "exit code 143"))])

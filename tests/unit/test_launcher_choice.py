@@ -89,7 +89,11 @@ def test_a_program_that_spawns_is_not_started_once_for_every_rank(program: str, 
 
 
 def test_a_driver_of_ray_is_warned_of_where_each_rank_would_start_it(kit, tmp_path: Path) -> None:
-    for text, is_driver in (("import ray.data as data\n", True), ("from ray.train import Checkpoint\n", True), ("import rayon\n# import ray\n", False)):
+    for text, is_driver in (
+        ("import ray.data as data\n", True),
+        ("from ray.train import Checkpoint\n", True),
+        ("import rayon\n# import ray\n'''Colours\nfrom ray origins\n'''\n", False),
+    ):
         (tmp_path / "train.py").write_text(text)
         for launcher, shape, may_warn in (
             ("torchrun", "1x2", True),

@@ -105,6 +105,8 @@ OWN_LAUNCHERS: dict[tuple[str, ...], str] = {
         for name in _OF_TRL
     },
 }
+# Behind one of them in a script is mostly the program that it serves.
+SERVERS = frozenset(start for start, fix in OWN_LAUNCHERS.items() if fix is _SERVER)
 # They start a program, and stay around it.
 AROUND = set(
     """

@@ -54,8 +54,8 @@ def weight(words: list[str]) -> int:
         return 3
     if name in AROUND:
         return max((weight(rest[i:]) for i in range(len(rest)) if _is_start(rest[i])), default=0)
-    if rank_starters.beginning(words)[0]:
-        return 3
+    if start := rank_starters.beginning(words)[0]:
+        return 1 if start in rank_starters.SERVERS else 3
     if PYTHONS.match(name):
         return _of_python(rest)
     if name in containers.READERS:

@@ -158,7 +158,7 @@ class Reader(Reading):
             item = item._replace(uses=item.uses | {name}, sets=bash_tree.names_set(function))
             if bash_tree.programs(function) <= commands.PRINTING and not item.sets:
                 self.left_out(NOT_NEEDED)
-            elif self._waits_for_other(function):
+            elif not node.get("Background") and self._waits_for_other(function):
                 self.decide(WAITS)
             else:
                 self.variables.keep_set(item)
@@ -234,7 +234,8 @@ class Reader(Reading):
     def _of_script(self, node: Node, item: Item) -> str:
         """Return why only a `script` can do what lines do, "" where others can, too."""
         ends_well = ["exit", "0"] in map(bash_tree.literals, bash_tree.calls(node))
-        if ends_well and not self.candidates and "$?" not in item.source:
+        is_help = "getopts" in bash_tree.programs(node)
+        if ends_well and not (is_help or self.candidates) and "$?" not in item.source:
             return DONE
         return WAITS if self._waits_for_other(node) else ""
 

@@ -187,7 +187,9 @@ def _check_spawn(script: str, path: str, launcher: str, problems: Problems) -> N
 
 def _warn_of_ray(job: Job, path: str, launcher: str, problems: Problems) -> None:
     """Warn of a driver of Ray: each rank would start one, and a Ray of its own."""
-    is_driver = re.search(r"(?m)^(?:import|from) ray\b", safe_read.text(path))
+    is_driver = re.search(
+        r"(?m)^(?:import ray\b|from ray(?:\.[\w.]+)? import\b)", safe_read.text(path)
+    )
     if is_driver and job.most_nodes * job.ranks_per_node > 1:
         problem = f"the program imports ray, and {launcher} would start it once for every rank"
         fix = "`launcher: ray` starts Ray on all nodes, and the program once, as its driver"

@@ -78,6 +78,7 @@ def _environment(run: Run, job_id: str, hosts: list[str]) -> dict[str, str]:
     array, _, number = run.id.partition("_")
     of_array = {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": number} if number else {}
     if run.local:
-        gpus = local_processes.shown_gpus(run)
-        return {**local.step_environment(job_id, hosts), **gpus, **of_array}
+        own = local.step_environment(job_id, hosts)
+        others = {name: value for name, value in own.items() if "_VISIBLE_DEVICES" not in name}
+        return {**others, **local_processes.shown_gpus(run), **of_array}
     return {**slurm.environment(), **of_array, "SLURM_JOB_ID": job_id}

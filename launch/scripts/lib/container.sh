@@ -75,7 +75,7 @@ container::become() {
   local kit_where='in the container' kit_fix='an image that has it'
   [[ "${KIT_RUNTIME}" != none ]] || kit_where='on this node' kit_fix='install it there'
   # The job's Ray, as long as it runs: `kit exec RUN -- ray status`.
-  [[ ! -e "${KIT_LOG_DIR}/.ray-token.${KIT_ATTEMPT}" ]] || ray::set_variables
+  [[ ! -e "${KIT_LOG_DIR}/.ray-token.${KIT_ATTEMPT}" ]] || kit::if_there ray::set_variables
   container::job_env
   command -v -- "$1" >/dev/null || {
     kit::error "there is no $1 ${kit_where}" "choose another command, or ${kit_fix}"
