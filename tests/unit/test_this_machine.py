@@ -56,6 +56,15 @@ def test_docker_that_is_podman_by_another_name_is_called_by_its_own(version: str
     assert (chosen and chosen.name, why) == (name, f"{name} is installed here")
 
 
+def test_an_image_file_that_podman_built_by_dockers_name_runs_in_podman(tools: Path, tmp_path: Path) -> None:
+    install(tools, "podman")
+    (tools / "docker").write_text('#!/bin/sh\n[ "$1" != --version ] || { echo podman version 4.9.4; exit; }\nexec podman "$@"\n')
+    (tools / "docker").chmod(0o755)
+    problems = Problems()
+    job = fit(tmp_path, problems, engine="docker", image_id=IDENTITY)
+    assert (job.image, job.runtime, problems.found) == (f"docker://{IDENTITY}", "podman", [])
+
+
 @pytest.mark.parametrize("engine", ["docker", "podman"])
 @pytest.mark.parametrize("runtime", [None, "auto"])
 def test_where_only_an_engine_is_installed_it_runs_the_image_that_the_file_was_made_of(engine: str, runtime: str | None, tools: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kit.base.errors import Problems
 from kit.config import image_files, job_file, plugins
 from kit.config.job import KEYS, Job
 from kit.config.yaml_source import Located
+from kit.plan import runtimes
 from kit.plan.plan import Plan
 from kit.slurm import gpu_request
 
@@ -152,8 +153,13 @@ def engine_of(record: dict[str, Any]) -> str:
     engine = str(record.get("engine"))
     if engine not in _engines() or not shutil.which(engine):
         return ""
-    done = program_output.ask([engine, "image", "inspect", str(record.get("image_id"))], 60)
-    return engine if done and done.returncode == 0 else ""
+    able = [item.tool for item in plugins.runtimes(local=True) if runtimes.is_here(item)]
+    # The engine may be another one under this name.
+    for name in [engine] if engine in able else able:
+        done = program_output.ask([name, "image", "inspect", str(record.get("image_id"))], 60)
+        if done and done.returncode == 0:
+            return name
+    return ""
 
 
 def _file_tools() -> list[str]:
