@@ -142,6 +142,9 @@ def unknown(target: str, usual: str) -> UsageError:
     searched = f"{target}/{usual}, containers/{target}/{usual} and containers/{target}.{usual}"
     if Path(target).is_absolute():
         searched = f"{target} and {target}/{usual}"
+    elif set(target) <= set("./"):
+        folder = target.rstrip("/")
+        searched = f"{folder}/{usual} and {folder}/containers/{usual}"
     if set("/:") & set(target) and target[0] not in "./":
         searched += f"; for an image of a registry: docker://{target}"
     path = Path(target)
