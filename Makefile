@@ -1,6 +1,6 @@
 # make demo      sets everything up in .venv and trains on two local nodes of two ranks each
 # make test      sets everything up and runs every test, those on the Slurm cluster in Docker included; ARGS="-k word" or a path chooses
-# make test-fast runs what needs neither Docker nor Slurm nor torch and is not slow, in under two minutes: before a commit
+# make test-fast runs what needs neither Docker nor Slurm nor torch and is not slow, in under three minutes: before a commit
 # make check-fast is for every edit, in under a minute; make golden, after a new key, renews the documents and files made of it
 # make test-slurm runs the tests on Slurm that need no training image on three of its versions: before a release
 # make cluster   leaves that cluster up, to try things on
