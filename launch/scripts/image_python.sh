@@ -31,5 +31,5 @@ image_python::become() {
   runtime::check
   runtime::prepare
 } </dev/null
-kit_functions="$(declare -f kit::split program::choose_path program::find_python program::has_module program::has_file image_python::become)"
+kit_functions="$(program::functions && declare -f image_python::become)"
 runtime::exec bash -c "${kit_functions}; image_python::become \"\$@\"" bash "${@:1:3}"

@@ -53,7 +53,7 @@ contents::start() {
     unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
     while read -r _ _ name; do export -nf "${name?}"; done < <(declare -Fx)
     export PYTHONNOUSERSITE=1
-    timeout 60 "${KIT_SHELL[@]}" -c "$(declare -f program::choose_path program::find_python program::has_module program::has_file kit::split fabric::find_lacks fabric::find_folders fabric::has fabric::can_open contents::find); contents::find \"\$@\"" \
+    timeout 60 "${KIT_SHELL[@]}" -c "$(program::functions && declare -f fabric::find_lacks fabric::find_folders fabric::has fabric::can_open contents::find); contents::find \"\$@\"" \
       bash "${ASKED[program]:-}" "${ASKED[module]:-}" "${ASKED[path]:-}" "${KIT_FABRIC}" "${ASKED[pythonpath]:-}" 2>&1 </dev/null
   )"; then
     probe::say start ok

@@ -1,5 +1,8 @@
 # program.sh - which Python starts the job's program. `kit doctor` looks by the same functions.
 
+# program::functions - prints those that find a Python, for a shell inside the image.
+program::functions() { declare -f kit::split program::choose_path program::find_python program::has_module program::has_file; }
+
 # program::choose_path - sets the caller's kit_path to the folders of Pythons: that of the Python which the command names by its path, those
 # of the job's own PATH, and those of this shell's.
 program::choose_path() {
