@@ -5,6 +5,7 @@ The first lines of such a file hold the facts that Python needs before submissio
     # images: .sif folder            image files it runs; `none` where it runs without one
     # mounts-refuse: space colon     what a mount's path cannot hold under it
     # tool: enroot                   the program that it needs on a node; `kit doctor` looks for it
+    # is-not: podman                 what another program under that name calls itself (--version)
     # srun-option: --container-image it is there if srun has this option, otherwise if its tool is
     # auto: 2                        its turn where kit chooses among those that run the image
     # instead-of: NAME               it runs the same files: kit chooses it where it alone is there

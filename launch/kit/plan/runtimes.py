@@ -154,9 +154,9 @@ def is_here(runtime: Plugin) -> bool:
     """Return whether this machine has what the runtime needs."""
     if option := runtime.srun_option:
         return bool(shutil.which("srun")) and slurm.srun_has(option)
-    if runtime.tool == "docker":  # podman-docker installs Podman under this name, too
-        done = program_output.ask(["docker", "--version"], 10)
-        return bool(done and not done.stdout.startswith(b"podman"))
+    if other := runtime.facts.get("is-not"):
+        done = program_output.ask([runtime.tool, "--version"], 10)
+        return bool(done and not done.stdout.startswith(other.encode()))
     return bool(shutil.which(runtime.tool))
 
 

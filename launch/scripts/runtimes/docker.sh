@@ -2,6 +2,7 @@
 # container outside the job, where Slurm neither limits nor ends it.
 # images: docker://
 # tool: docker
+# is-not: podman
 # auto: 1
 # where: local
 
