@@ -79,6 +79,6 @@ def _environment(run: Run, job_id: str, hosts: list[str]) -> dict[str, str]:
     of_array = {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": number} if number else {}
     if run.local:
         own = local.step_environment(job_id, hosts)
-        others = {name: value for name, value in own.items() if "_VISIBLE_DEVICES" not in name}
+        others = {name: value for name, value in own.items() if name not in slurm.GPU_CHOICE}
         return {**others, **local_processes.shown_gpus(run), **of_array}
     return {**slurm.environment(), **of_array, "SLURM_JOB_ID": job_id}

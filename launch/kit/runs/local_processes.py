@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
+from kit import slurm
 from kit.runs import run_dir
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
@@ -44,7 +45,7 @@ def shown_gpus(run: Run) -> dict[str, str]:
         if has_kit(record, run.created_s):
             entries = Path(f"/proc/{record['pid']}/environ").read_bytes().split(b"\0")
             pairs = (os.fsdecode(entry).partition("=")[::2] for entry in entries)
-            return {name: value for name, value in pairs if name.endswith("_VISIBLE_DEVICES")}
+            return {name: value for name, value in pairs if name in slurm.GPU_CHOICE}
     return {}
 
 

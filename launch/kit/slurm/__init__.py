@@ -1,6 +1,7 @@
 """All that calls Slurm. Text formats only: Slurm's JSON changes between versions."""
 
 from kit.slurm.client import (
+    GPU_CHOICE,
     Unsure,
     ask,
     at,

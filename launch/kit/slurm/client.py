@@ -22,7 +22,7 @@ PATIENCE_S = 120.0  # for a command of Slurm
 # Each thread of a program that calls kit has its own.
 _cluster: ContextVar[Optional[str]] = ContextVar("_cluster", default=None)
 # Variables that choose among a machine's GPUs; the last one is Intel's.
-_GPU_CHOICE = (
+GPU_CHOICE = (
     "CUDA_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES GPU_DEVICE_ORDINAL"
     " ZE_AFFINITY_MASK"
 ).split()
@@ -224,7 +224,7 @@ def environment() -> dict[str, str]:
     return {
         name: value
         for name, value in inherited().items()
-        if (not name.startswith(others) or name in kept) and name not in _GPU_CHOICE
+        if (not name.startswith(others) or name in kept) and name not in GPU_CHOICE
     }
 
 
