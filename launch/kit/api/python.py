@@ -140,7 +140,10 @@ def _plan(request: JobRequest, output: Target, use: Use) -> Plan:
         raise _elsewhere(str(job.cluster))
     plan = request.plan(job, None if output is None else os.fspath(output), use)
     code, why_live = plan.program.code, plan.reasons.why_live
-    for note in code.notes if code else [f"the code is live: {why_live}"] if why_live else []:
+    notes = list(code.notes) if code else []
+    if why_live:
+        notes.append(f"the code is live: {why_live}")
+    for note in notes:
         warn(f"kit: {note}")
     return plan
 

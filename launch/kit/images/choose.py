@@ -20,6 +20,7 @@ ENGINES: dict[str, Engine] = {
 }
 SECOND = "Containerfile"  # another name of a Dockerfile
 FILES = tuple(dict.fromkeys(engine.recipe_files[0] for engine in ENGINES.values()))
+USUAL = (SECOND, *FILES)  # the names that a recipe without one of its own has
 
 
 class Choice(NamedTuple):
@@ -123,9 +124,9 @@ def _kind(file: Path) -> str:
 def _name(target: Optional[str], folder: Path, device: str) -> str:
     """Return NAME for containers/NAME, NAME.Dockerfile and a folder NAME."""
     last = Path(target).absolute().name if target else ""
-    for usual in (SECOND, *FILES):
+    for usual in USUAL:
         last = last.removesuffix(f".{usual}")
-    return _image_name(folder.name if last in ("", SECOND, *FILES) else last, device)
+    return _image_name(folder.name if last in ("", *USUAL) else last, device)
 
 
 def _image_name(name: str, device: str) -> str:

@@ -153,7 +153,7 @@ def _recipe(typed: Typed, target: Optional[str], place: Path) -> Context:
             recipe.load(path, base, "image", request).lay_out(place, typed.say)
     if (folder / recipe.LOCK).is_file():
         shutil.copyfile(folder / recipe.LOCK, place / recipe.LOCK)
-    word = None if file.name in (choose.SECOND, *choose.FILES) else target
+    word = None if file.name in choose.USUAL else target
     if target is not None and Path(target).is_file():
         word = os.path.relpath(file, folder)
     return Context(word, folder.name or "root", place, is_recipe=True)

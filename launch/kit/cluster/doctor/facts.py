@@ -62,7 +62,7 @@ class Needs:
     program: str = ""  # the command's, in the image or on the node; empty for a Python program
     needs_python: bool = False
     module: str = ""  # a package that its Python must have
-    path: str = ""  # the job's own PATH
+    path: str = ""  # the job's own PATH, behind the folder of its Python
     pythonpath: str = ""
     has_host_setup: bool = False  # True where lines of the job may load the runtime
     is_set_up: bool = False  # True where lines of the job, or what it mounts, may bring a program

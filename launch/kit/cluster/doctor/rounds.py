@@ -98,6 +98,7 @@ def _of_plan(plan: Plan) -> Needs:
     header = {name: value or "" for name, value in plan.header}
     layout, container, env = plan.layout, plan.container, dict(plan.program.env)
     image, is_torchrun = container.image, plan.program.launcher == "torchrun"
+    path = program.python_path(plan)
     # The run directory is not there yet.
     mounts = [m.source for m in container.mounts if not m.source.startswith(layout.run_dir)]
     return Needs(
@@ -123,10 +124,10 @@ def _of_plan(plan: Plan) -> Needs:
         program=_program(plan),
         needs_python=is_torchrun or _is_python(plan.program.command[0]),
         module="torch" if is_torchrun else _imported(plan),
-        path=program.python_path(plan),
+        path=path,
         pythonpath=env.get("PYTHONPATH", ""),
         has_host_setup=bool(plan.program.host_setup),
-        is_set_up=_is_set_up(plan, program.python_path(plan)),
+        is_set_up=_is_set_up(plan, path),
     )
 
 
