@@ -40,7 +40,7 @@ class Draft:
     env: dict[str, str] = field(default_factory=dict)
     has_image: bool = False  # also where its file is still to be made
     is_in_container: bool = False  # the whole script, and not the program alone
-    tasks: Optional[int] = None  # on each node; None where the script has no number
+    tasks: int = 1  # on each node
     container_lines: list[Span] = field(default_factory=list)  # of #SBATCH
     slurm: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, Any] = field(default_factory=dict)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from typing import Optional
 
 from kit.base.bash_tree import Span
 from kit.config import sbatch_options
@@ -144,7 +143,7 @@ def _export(value: str, here: Span, draft: Draft) -> None:
 def _shape(given: GivenOptions, draft: Draft) -> None:
     """Put the nodes, their GPUs and their tasks into the draft."""
     tasks = _number(given, "ntasks-per-node")
-    _nodes(given, tasks or 0, draft)
+    _nodes(given, tasks, draft)
     nodes = draft.nodes
     _gpus(given, tasks or 1, draft)
     if of_gpu := _number(given, "ntasks-per-gpu"):
@@ -166,12 +165,12 @@ def _shape(given: GivenOptions, draft: Draft) -> None:
         draft.carried(given["ntasks"][1], "processes_per_node")
     if "gpus-per-task" in given and "ntasks-per-node" not in given:
         _gpus(given, tasks or 1, draft)
-    draft.tasks = tasks
+    draft.tasks = tasks or 1
 
 
 def _nodes(given: GivenOptions, tasks: int, draft: Draft) -> None:
     """Take as many nodes as Slurm does for a number of tasks, where no line counts the nodes."""
-    total = _number(given, "ntasks") or 0
+    total = _number(given, "ntasks")
     if "nodes" in given or not tasks or total <= tasks:
         return
     here = given["ntasks"][1]
@@ -216,9 +215,10 @@ def ask_for_gpus(asked: GpuRequest, draft: Draft) -> bool:
     return True
 
 
-def _number(given: GivenOptions, name: str) -> Optional[int]:
+def _number(given: GivenOptions, name: str) -> int:
+    """Return the number of an option; 0 where it has none."""
     value = given[name][0] if name in given else ""
-    return int(value) if value.isdecimal() and int(value) else None
+    return int(value) if value.isdecimal() else 0
 
 
 def _split(line: str) -> list[str]:

@@ -76,11 +76,10 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
 def _facts(draft: Draft) -> dict[str, str]:
     """Return what Slurm would set in a job with this header."""
     nodes = draft.nodes
-    per_node = draft.tasks or 1
     found = {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
-        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(nodes * per_node)),
-        **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), str(per_node)),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(nodes * draft.tasks)),
+        **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), str(draft.tasks)),
         **{"SLURM_SUBMIT_DIR": ".", "PWD": draft.keys.get("workdir", ".")},
     }
     if gpus := draft.keys.get("gpus_per_node"):
@@ -122,7 +121,7 @@ def _read_container(given: GivenOptions, draft: Draft, scope: Scope) -> None:
         starter = Starters(draft, scope, min(given[name][1] for name in options))
         starter.write_container(found)
         # Then `setup` runs the script's other lines there as often as it did: once.
-        draft.is_in_container = draft.nodes * (draft.tasks or 1) == 1
+        draft.is_in_container = draft.nodes * draft.tasks == 1
         if not draft.is_in_container:
             way = "`host_setup` runs outside of it"
             starter.decide(f"the script's lines ran in this container: {way}")

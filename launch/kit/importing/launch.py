@@ -228,13 +228,13 @@ class Launch(Starters):
         keys["launcher"] = self.launcher
         count = self.per_node
         if count is None and self.launcher in ("srun", "mpi"):
-            count = self.draft.tasks or 1
+            count = self.draft.tasks
         if count is not None:
             keys["processes_per_node"] = str(count)
         cpus = self.draft.slurm.get("cpus-per-task", "")
         is_for_node = self.launcher in ("torchrun", "spawn")
-        if is_for_node and cpus.isdecimal() and (self.draft.tasks or 1) > 1:
-            self.draft.slurm["cpus-per-task"] = str(int(cpus) * (self.draft.tasks or 1))
+        if is_for_node and cpus.isdecimal() and self.draft.tasks > 1:
+            self.draft.slurm["cpus-per-task"] = str(int(cpus) * self.draft.tasks)
         signal = self.draft.slurm.get("signal")
         if signal and self.launcher == "torchrun":
             del self.draft.slurm["signal"]

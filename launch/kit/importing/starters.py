@@ -146,20 +146,17 @@ class Starters(AtLines):
             self.decide(f"the program started in this folder of the container: {way}")
 
     def _count_tasks(self, given: dict[str, str]) -> None:
-        def number(name: str) -> Optional[int]:
-            return int(given[name]) if given.get(name, "").isdecimal() else None
-
-        nodes, tasks = number("nodes"), number("ntasks")
+        nodes, tasks = (gpu_request.number(given, name, 0) for name in ("nodes", "ntasks"))
         if nodes and nodes != self.draft.nodes:
             self.decide(f"this srun is for {nodes} of {self.draft.nodes} nodes; kit starts on all")
-        if per_node := number("ntasks-per-node"):
+        if per_node := gpu_request.number(given, "ntasks-per-node", 0):
             self.draft.tasks = per_node
         elif tasks:
             self.draft.tasks = max(1, tasks // (nodes or self.draft.nodes))
             if tasks % (nodes or self.draft.nodes):
                 self.decide(f"{tasks} tasks are not the same number on each node")
         for name in ("nodes", "ntasks", "ntasks-per-node"):
-            if name in given and number(name) is None:
+            if not given.get(name, "0").isdecimal():
                 self.decide(f"write what --{name} is: `nodes`, `processes_per_node`")
 
     def _export(self, words: list[str]) -> None:
@@ -207,12 +204,12 @@ class Starters(AtLines):
 
     def _gpus(self, name: str, value: str, of_step: str) -> None:
         gres, has = self.draft.slurm.get("gres", ""), self.draft.keys.get("gpus_per_node")
-        if name == "gpus-per-task" and (self.draft.tasks or 1) > 1:
+        if name == "gpus-per-task" and self.draft.tasks > 1:
             self.decide(header.OWN_GPUS)
             if has:
                 return
         is_known = not HOLE.search(value) and not header.no_gpus(name, value)
-        given = {name: value, "ntasks-per-node": str(self.draft.tasks or 1)} if is_known else {}
+        given = {name: value, "ntasks-per-node": str(self.draft.tasks)} if is_known else {}
         asked = next(iter(gpu_request.read(given)), None)
         is_same_type = asked and {*asked.gpus} <= {"", *(gpu_request.of_gres(gres) or asked.gpus)}
         if asked and has and not (is_same_type and str(asked.of_node(self.draft.nodes)) == has):
@@ -243,7 +240,7 @@ class Starters(AtLines):
             self.draft.keys["max_restarts"] = self.scope.hinted(given["max-restarts"])
         if rest and "no-python" not in given:  # torchrun starts its program by Python
             rest = ["python", *(["-m"] if "module" in given else []), *rest]
-        if self.has_srun and (self.draft.tasks or 1) > 1:
+        if self.has_srun and self.draft.tasks > 1:
             self.decide(f"srun starts torchrun {self.draft.tasks} times on each node, and kit once")
         return rest
 
