@@ -58,7 +58,6 @@ class Placing:
         self.items: list[Item] = []
         self.functions: dict[str, Item] = {}
         self.inner: set[str] = set()  # statements of a text that each task runs
-        self.moved: set[str] = set()  # variables that the first node computes for all
         self.consumed: set[str] = set()  # exported texts that only put a command together
         self.with_default: dict[str, Span] = {}  # variables that are read as ${NAME:-default}
         self.set_by: dict[str, Span] = {}  # the first lines that set a variable, carried or not
@@ -113,12 +112,11 @@ class Placing:
         for item in once if has_image else ():
             if item.kind != EXPORT and item.sets & used:
                 self.draft.decide(item.span, _outside(item.sets & used))
-        self.moved = set() if has_image else names
-        self.draft.host_setup += self._lines(once, "host_setup")  # it begins in the workdir
-        self.draft.setup += self._lines(inside, "setup")
-        self.moved = names
+        known = variables.OWNED.union(self.draft.env)
+        self.draft.host_setup += self._lines(once, "host_setup", set())  # it begins in the workdir
+        self.draft.setup += self._lines(inside, "setup", known if has_image else known | names)
         if own_lines:
-            self.draft.script += [*self._lines(wanted, "script"), *own_lines]
+            self.draft.script += [*self._lines(wanted, "script", known | names), *own_lines]
         self._close()
 
     def _is_inside(self, item: Item) -> bool:
@@ -180,16 +178,13 @@ class Placing:
                 self._inherit(name)
         return found
 
-    def _lines(self, chosen: list[Item], key: str) -> list[str]:
-        """Return the sources of statements, and of those that they need, in the script's order."""
+    def _lines(self, chosen: list[Item], key: str, known: set[str]) -> list[str]:
+        """Return the lines of statements and of those they need; none sets `known` names alone."""
         names = {name for item in chosen for name in item.uses}
         on_host = key == "host_setup"
         kinds = (DEFINE, EXPORT) if on_host else (DEFINE,)  # the job's `env` is not set there yet
         needed = [item for item in self._definitions(names, *kinds) if item not in chosen]
-        found = [*needed, *chosen]
-        if not on_host:
-            known = {*self.draft.env, *self.moved, *variables.OWNED}
-            found = [item for item in found if not item.sets or item.sets - known]
+        found = [item for item in (*needed, *chosen) if not item.sets or item.sets - known]
         ordered = sorted({id(item): item for item in found}.values(), key=_SPAN)
         lines: list[str] = []
         done: set[tuple[Span, str]] = set()  # a statement may be the item of several variables
