@@ -160,19 +160,15 @@ class Recipe:
         names, read_before = self.files(), Digests("files", most=20_000)
         ignore_file = dockerignore.file(self.folder, self.file)
         recipe_files.name_large(self.folder, names, ignore_file, note)
-        found = {name: recipe_files.digest(self.folder / name, read_before) for name in names}
-        found |= {
-            name: recipe_files.digest(path, read_before) for name, path in self._local().items()
-        }
+        paths = {name: self.folder / name for name in names}
+        for line, word in self.parts.local:
+            name = self.expand(word, line)
+            paths[name] = (self.folder / name).resolve()
         if self.requirements:
-            found[REQUIREMENTS] = recipe_files.digest(self.requirements.resolve(), read_before)
+            paths[REQUIREMENTS] = self.requirements.resolve()
+        found = {name: recipe_files.digest(path, read_before) for name, path in paths.items()}
         read_before.save()
         return found
-
-    def _local(self) -> dict[str, Path]:
-        """Return the image files of this machine that the recipe is built on, by its words."""
-        names = [self.expand(word, line) for line, word in self.parts.local]
-        return {name: (self.folder / name).resolve() for name in names}
 
     def digest(self, pinned: dict[str, str], contents: dict[str, str]) -> str:
         """Return a digest of all inputs: equal digests mean equal images.
