@@ -45,9 +45,9 @@ def write(
     _show(start)
 
     def agrees(problem: str) -> bool:
-        return messages.confirm(f"kit: {problem}; replace it?")
+        return force or messages.confirm(f"kit: {problem}; replace it?")
 
-    for line in init.write(start, force=force, agrees=agrees if sys.stdin.isatty() else None):
+    for line in init.write(start, agrees if force or sys.stdin.isatty() else None):
         print(f"kit: {line}")
     if start.site.cluster:
         print(f"kit: Slurm would accept it: {init.estimate(start)}")

@@ -15,8 +15,7 @@ from kit.files import safe_write
 class Files:
     """Files that get ready beside their places, and then their names."""
 
-    def __init__(self, force: bool, agrees: Optional[Callable[[str], bool]]) -> None:
-        self.force = force
+    def __init__(self, agrees: Optional[Callable[[str], bool]]) -> None:
         self.agrees = agrees  # to a file's being replaced; None where nobody can be asked
         self.outcomes: list[str] = []  # a sentence on what happened to each file
         self._texts: dict[Path, str] = {}
@@ -64,8 +63,6 @@ class Files:
         if path.is_file() and path.read_bytes() == text.encode():
             self.outcomes.append(f"{_short(path)} is up to date")
             return True
-        if self.force:
-            return False
         problem = f"{_short(path)} exists already, with other contents"
         if self.agrees and self.agrees(problem):
             return False

@@ -66,12 +66,12 @@ def examine(
     return Start(project, site, choose(site, project, named, program))
 
 
-def write(start: Start, *, force: bool, agrees: Optional[Callable[[str], bool]]) -> list[str]:
+def write(start: Start, agrees: Optional[Callable[[str], bool]]) -> list[str]:
     """Write the files if kit could use the job; return what happened to each.
 
     `agrees` is asked before a file is replaced; it is None where nobody can be asked.
     """
-    files, chosen = Files(force, agrees), start.chosen
+    files, chosen = Files(agrees), start.chosen
     if not start.sites_profile:
         files.add(start.profile, texts.profile(chosen), keep=True)
     if chosen.program.is_example:
