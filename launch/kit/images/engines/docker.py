@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import Any, Optional
 
 from kit.base.errors import KitError
 from kit.base.progress import Count
@@ -124,14 +124,15 @@ class Docker(Engine):
                 tarstream.widen(process.stdout)
                 try:
                     yield _counted(tarstream.entries(process.stdout), count)
-                    if process.wait():
-                        raise self._failed("export", _content(errors))
+                    process.wait()
                 except tarstream.CutOff:
-                    if process.wait():
-                        raise self._failed("export", _content(errors)) from None
-                    raise
+                    if process.wait() == 0:  # else the engine says why
+                        raise
                 finally:
                     process.kill()
+                if process.returncode:
+                    errors.seek(0)
+                    raise self._failed("export", errors.read().decode(errors="replace"))
         finally:
             # An engine that ended fails here, too, and its export says why; the next build forgets.
             with suppress(KitError):
@@ -186,11 +187,6 @@ class Docker(Engine):
     def _failed(self, word: str, errors: str) -> KitError:
         problem = f"{self.name} {word} failed: {_last_line(errors)}"
         return KitError(problem, f"see: {self.name} info")
-
-
-def _content(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
 
 
 def _last_line(text: str) -> str:
