@@ -13,15 +13,15 @@ from kit.cluster.fits import Violation
 def violation(account: str, partitions: list[Partition], patience_s: float) -> Optional[Violation]:
     """Return why the user may not submit with this account; None if that is not certain."""
     config = facts.config(patience_s)
-    if not _is_enforced(config):
+    cluster = config.get("ClusterName", "")
+    mine = facts.accounts(cluster, patience_s) if _is_enforced(config) else None
+    if mine is None:
         return None
-    mine = facts.accounts(config.get("ClusterName", ""), patience_s)
-    names = [partition.name for partition in partitions]
-    if mine is not None and account not in mine:
+    if account not in mine:
         fix = did_you_mean(account, sorted(mine), f"yours: {', '.join(sorted(mine))}")
         return Violation("account", f"you have no account '{account}' here", fix)
-    allowed = mine.get(account) if mine else None
-    if not mine or not allowed or not names or allowed & set(names):
+    names, allowed = [partition.name for partition in partitions], mine[account]
+    if not names or not allowed or allowed & set(names):
         return None
     only = f"your account {account} is for {', '.join(sorted(allowed))} alone"
     problem = f"{only}, and the job asks for partition {','.join(names)}"
@@ -33,12 +33,10 @@ def doubt(account: str, partition: Partition) -> Optional[Violation]:
     if partition.accounts is None or account in partition.accounts:
         return None
     # Newer versions of Slurm also accept the accounts below those that are named.
-    accounts = (
-        f"account{'s' if len(partition.accounts) > 1 else ''} {', '.join(partition.accounts)}"
-    )
-    problem = f"partition {partition.name} is for the {accounts}, and perhaps not for {account}"
+    noun = "accounts" if len(partition.accounts) > 1 else "account"
+    named = f"partition {partition.name} is for the {noun} {', '.join(partition.accounts)}"
     fix = f"write `account: {partition.accounts[0]}`, or name another partition; sbatch will tell"
-    return Violation("account", problem, fix)
+    return Violation("account", f"{named}, and perhaps not for {account}", fix)
 
 
 def _suggest(mine: dict[str, set[str]], partitions: list[str]) -> str:
