@@ -34,7 +34,6 @@ def read(words: list[str], syntax: Syntax) -> tuple[list[Option], list[str]]:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             name = _whole(syntax.aliases.get(name, name), syntax)
-            takes = name not in syntax.flags and not equals
             given: Optional[str] = value if equals else None
         else:
             letter, value = word[1], word[2:]
@@ -42,9 +41,9 @@ def read(words: list[str], syntax: Syntax) -> tuple[list[Option], list[str]]:
             if name in syntax.flags and value and value[0].isalpha():
                 rest.insert(0, f"-{value}")  # -lu is -l -u
                 value = ""
-            takes = name not in syntax.flags and not value
             given = value.removeprefix("=") if value else None
-        found.append(Option(name, rest.pop(0) if takes and rest else given))
+        is_behind = given is None and name not in syntax.flags and rest
+        found.append(Option(name, rest.pop(0) if is_behind else given))
     return found, rest
 
 
