@@ -122,10 +122,9 @@ def _left_in(files: Iterable[Entry], log: IO[bytes]) -> Iterator[Entry]:
         elif not is_ours and (original := left_out[target]):
             yield tarstream.copied(original, entry.name)
         else:
-            is_kept = entry.kind not in (*DEVICES, LINK) and entry.size <= room
-            room -= entry.size if is_kept else 0
             left_out[entry.name] = None
-            if is_kept:
+            if entry.kind not in (*DEVICES, LINK) and entry.size <= room:
+                room -= entry.size
                 left_out[entry.name] = entry._replace(content=io.BytesIO(entry.read()))
             if entry.name and not entry.name.startswith("dev/"):
                 packer.note(f"kit: left out: /{entry.name}", log)
