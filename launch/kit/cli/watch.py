@@ -3,7 +3,6 @@
 import functools
 import itertools
 import os
-import shutil
 import sys
 import time
 from collections.abc import Collection
@@ -17,15 +16,7 @@ from kit.cli import completion, following, messages, run_views
 from kit.cli.app import WATCH, command
 from kit.cli.options import All, Json, LastRun, Task, argument, flag, option
 from kit.files import safe_read
-from kit.runs import (
-    array_status,
-    history,
-    job_status,
-    job_watch,
-    log_files,
-    lookup,
-    sharing,
-)
+from kit.runs import array_status, history, job_status, job_watch, log_files, lookup
 from kit.runs import status as states
 from kit.runs.history import Run
 from kit.runs.job_status import OWN, Status
@@ -248,20 +239,16 @@ def _missing(run: Run, rank: Optional[int], node: Optional[str]) -> str:
 
 def _print(files: list[Path], run: Run, tail: Optional[int]) -> None:
     """Print logs; those of one's own runs as they are, since a program may draw on a terminal."""
-    write, is_own = messages.log_writer(run.folder), sharing.is_own(run.folder)
+    write = messages.log_writer(run.folder)
     for path in files:
         if len(files) > 1:
             parts = path.relative_to(run.paths.log).parts  # the first is the job's, if not alone
-            print(f"==> {'/'.join(parts if run.array else parts[1:] or parts)} <==")
-        sys.stdout.flush()
+            name = "/".join(parts if run.array else parts[1:] or parts)
+            print(f"==> {name} <==", flush=True)
         with safe_read.opened(path) as file:
             if path.stem.startswith("rank") and not os.stat(file.fileno()).st_size:
                 messages.note(f"rank {path.stem.removeprefix('rank')} printed nothing")
             if tail is not None:
                 log_files.seek_last(file, tail)
-            if console.has_colours() or not is_own:
-                for piece in log_files.pieces(file):
-                    write(piece)
-            else:
-                shutil.copyfileobj(file, sys.stdout.buffer)
-    sys.stdout.flush()
+            for piece in log_files.pieces(file):
+                write(piece)
