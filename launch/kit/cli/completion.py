@@ -6,13 +6,11 @@ Names of files are not here: where these functions return nothing, the shell com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Union
 
 from kit import slurm
 from kit.base import assets
-from kit.base.errors import KitError
 from kit.config import image_files
 from kit.config import sbatch_options as known_options
 from kit.config.job import KEYS
@@ -89,22 +87,9 @@ def recipes() -> Values:
     return sorted({path.parent.name for place in places for path in place.glob("*/Dockerfile")})
 
 
-def _quietly(offer: Callable[[], list[str]]) -> Callable[[], Values]:
-    def values() -> Values:
-        with suppress(OSError, KitError):
-            return offer()
-        return []
-
-    return values
-
-
 # The keys of a job whose values can be named.
 OF_KEY: dict[str, Callable[..., Values]] = {
-    **{
-        name: _quietly(offer)
-        for name, key in KEYS.items()
-        if (offer := key.choices or key.examples)
-    },
+    **{name: offer for name, key in KEYS.items() if (offer := key.choices or key.examples)},
     "slurm": sbatch_options,
     "image": images,
 }
