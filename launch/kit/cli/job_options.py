@@ -115,24 +115,17 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 def _common_parameters() -> tuple[inspect.Parameter, ...]:
     """Return an option for each of sbatch's that need no --slurm."""
     letters = {name: f"-{letter}" for letter, name in sbatch_options.SHORT.items()}
-    return tuple(
-        _parameter(
-            sbatch_parameter(name),
-            Annotated[
-                Optional[str],
-                typer.Option(
-                    letters[name],
-                    f"--{name}",
-                    help=f"The same as --slurm {name}={metavar}.",
-                    metavar=metavar,
-                    show_default=False,
-                    rich_help_panel="Nodes",
-                    autocompletion=completion.partitions if name == "partition" else None,
-                ),
-            ],
+    found = []
+    for name, metavar in sbatch_options.COMMON.items():
+        made = option(
+            f"{letters[name]} --{name}",
+            metavar,
+            f"The same as --slurm {name}={metavar}.",
+            rich_help_panel="Nodes",
+            autocompletion=completion.partitions if name == "partition" else None,
         )
-        for name, metavar in sbatch_options.COMMON.items()
-    )
+        found.append(_parameter(sbatch_parameter(name), Annotated[Optional[str], made]))
+    return tuple(found)
 
 
 @functools.cache
