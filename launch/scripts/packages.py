@@ -60,10 +60,9 @@ def respond(folder, request):
     if version < OLDEST_PIP:
         answer["problem"] = f"its pip is {pip.__version__}, and 22.2 or later is needed"
         return answer
-    for name in [
-        name for name in os.environ if name.startswith("PIP_") and name != "PIP_CONSTRAINT"
-    ]:
-        del os.environ[name]
+    for name in list(os.environ):
+        if name.startswith("PIP_") and name != "PIP_CONSTRAINT":
+            del os.environ[name]
     os.environ.update(request["variables"], PIP_BREAK_SYSTEM_PACKAGES="1")
     return install(Pip(folder, request["keeps_downloads"]), request["requirements"], have, answer)
 
@@ -115,9 +114,8 @@ def quoted(line):
 
 
 def install(pip, lines, have, answer):
-    requirements = pip.write(
-        "requirements.txt", [line for line in lines if not line.startswith(CONSTRAINT)]
-    )
+    wanted = [line for line in lines if not line.startswith(CONSTRAINT)]
+    requirements = pip.write("requirements.txt", wanted)
     own = [line[len(CONSTRAINT) :] for line in lines if line.startswith(CONSTRAINT)]
     of_image = [f"{name}=={version}" for name, version in have.items() if is_version(version)]
     constraints = pip.write("constraints.txt", [*own, *of_image])
@@ -133,9 +131,7 @@ def install(pip, lines, have, answer):
     if lock:
         # What the image's makers constrain is heeded above; a lock names single files.
         os.environ.pop("PIP_CONSTRAINT", None)
-        options = [
-            line for line in lines if line.startswith("-") and not line.startswith(CONSTRAINT)
-        ]
+        options = [line for line in wanted if line.startswith("-")]
         file = pip.write("lock.txt", [*options, *lock])
         code, said = pip.install("--no-deps", "--target", target, "-r", file)
         if code:
