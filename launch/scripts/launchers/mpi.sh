@@ -13,15 +13,11 @@ source "${KIT_RUN_DIR}/lib/container.sh"
 source "${KIT_RUN_DIR}/lib/signals.sh"
 source "${KIT_RUN_DIR}/lib/tasks.sh"
 
-launcher::main() {
-  container::begin "$@"
-  program::choose mpi4py horovod torch
-  # Each rank has a container, so a user namespace, of its own: Open MPI would try to read across, fail, and say so.
-  [[ "${KIT_RUNTIME}" == none ]] || export OMPI_MCA_btl_vader_single_copy_mechanism=none
-  # For torch beside MPI; MPI itself asks Slurm.
-  tasks::set_ranks
-  container::job_env
-  rank::run "${KIT_PROGRAM[@]}"
-}
-
-launcher::main "$@"
+container::begin "$@"
+program::choose mpi4py horovod torch
+# Each rank has a container, so a user namespace, of its own: Open MPI would try to read across, fail, and say so.
+[[ "${KIT_RUNTIME}" == none ]] || export OMPI_MCA_btl_vader_single_copy_mechanism=none
+# For torch beside MPI; MPI itself asks Slurm.
+tasks::set_ranks
+container::job_env
+rank::run "${KIT_PROGRAM[@]}"

@@ -10,15 +10,11 @@ readonly KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
 source "${KIT_RUN_DIR}/lib/container.sh"
 source "${KIT_RUN_DIR}/lib/signals.sh"
 
-launcher::main() {
-  container::begin "$@"
-  program::choose torch
-  export NPROC_PER_NODE
-  container::job_env
-  # The ranks are the program's own affair: what is logged and noted here is one process for each node.
-  # shellcheck disable=SC2034  # lib/rank.sh reads them
-  RANK="${NODE_RANK}" LOCAL_RANK=0 KIT_LOGGED=node
-  rank::run "${KIT_PROGRAM[@]}"
-}
-
-launcher::main "$@"
+container::begin "$@"
+program::choose torch
+export NPROC_PER_NODE
+container::job_env
+# The ranks are the program's own affair: what is logged and noted here is one process for each node.
+# shellcheck disable=SC2034  # lib/rank.sh reads them
+RANK="${NODE_RANK}" LOCAL_RANK=0 KIT_LOGGED=node
+rank::run "${KIT_PROGRAM[@]}"

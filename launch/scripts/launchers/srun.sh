@@ -11,12 +11,8 @@ source "${KIT_RUN_DIR}/lib/container.sh"
 source "${KIT_RUN_DIR}/lib/signals.sh"
 source "${KIT_RUN_DIR}/lib/tasks.sh"
 
-launcher::main() {
-  container::begin "$@"
-  program::choose torch
-  tasks::set_ranks
-  container::job_env
-  rank::run "${KIT_PROGRAM[@]}"
-}
-
-launcher::main "$@"
+container::begin "$@"
+program::choose torch
+tasks::set_ranks
+container::job_env
+rank::run "${KIT_PROGRAM[@]}"
