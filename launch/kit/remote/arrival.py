@@ -63,17 +63,17 @@ def receive(
     known = {name: facts["states"] for name, facts in before.get("files", {}).items()}
     brought, kept, needed = {}, [], []
     for name, file in files.items():
-        new, states = file["state"], known.get(name, [])
-        if _may_come(work, name, new, states):
+        new, states, found = file["state"], known.get(name, []), _state_in(work, name)
+        if found in (None, new, *states):
             others = [other for other in states if other != new]
             brought[name] = {"tracked": file["tracked"], "states": [new, *others][:REMEMBERED]}
-            if file_state(f"{work}/{name}") != new:
+            if found != new:
                 needed.append(name)
         else:
             kept.append(name)
     for name in known.keys() - brought.keys():
         # The project no longer has it; what was changed there stays.
-        if not _is_behind_another(work, name) and file_state(f"{work}/{name}") in known[name]:
+        if _state_in(work, name) in known[name]:
             with suppress(OSError):
                 os.unlink(f"{work}/{name}")
     place = os.path.realpath(work)  # in a copy of the folder, the list is not true
@@ -88,17 +88,12 @@ def receive(
     return {"kept": kept, "needed": needed, "other": whose if other else None}
 
 
-def _may_come(work: str, name: str, new: FileState, states: list[FileState]) -> bool:
-    if _is_behind_another(work, name):
-        return False
-    found = file_state(f"{work}/{name}")
-    return found is None or found == new or found in states
-
-
-def _is_behind_another(work: str, name: str) -> bool:
-    """Return whether something else than a folder is where a folder of the name has to be."""
+def _state_in(work: str, name: str) -> Optional[FileState]:
+    """Return a file's state; [] where something else than a folder has the name of one above it."""
     *folders, _ = (Path(work, folder) for folder in Path(name).parents)
-    return any(path.is_symlink() or (path.exists() and not path.is_dir()) for path in folders)
+    if any(path.is_symlink() or (path.exists() and not path.is_dir()) for path in folders):
+        return []
+    return file_state(f"{work}/{name}")
 
 
 def note_arrival(work: str) -> None:
