@@ -120,9 +120,11 @@ def test_an_exception_is_the_same_where_the_same_line_raised_it(which: str, trie
     assert attempts(tmp_path / "run") == list(range(1, tried + 1))
 
 
-def test_a_run_that_gets_on_is_started_again_as_often_as_it_may(tmp_path: Path) -> None:
-    program = 'echo "step ${KIT_ATTEMPT}" >"${KIT_LOG_DIR}/progress"; exit 3'
-    done = start(run_dir(tmp_path, program, max_restarts=2))
+@pytest.mark.parametrize("place", ['"${KIT_LOG_DIR}/progress"', '"out/${KIT_ATTEMPT}"'], ids=["by its word", "by a new checkpoint"])
+def test_a_run_that_gets_on_is_started_again_as_often_as_it_may(place: str, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    program = f'cd -- "{tmp_path}"; echo "step ${{KIT_ATTEMPT}}" >{place}; exit 3'
+    done = start(run_dir(tmp_path, program, max_restarts=2, checkpoints=str(tmp_path / "out")))
     assert done.returncode == 3
     assert attempts(tmp_path / "run") == [1, 2, 3]
     assert "not started again: `max_restarts: 2` allows no more\n" in done.stderr

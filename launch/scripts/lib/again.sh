@@ -29,3 +29,23 @@ again::wait_for_earlier() {
 # again::running PATTERN - prints the ids of the job's steps of such names. Not by SLURM_JOB_ID: one task of each array has the array's own
 # number there, which stands for all of them.
 again::running() { squeue --noheader --all --steps --jobs="${KIT_ID}" --format='%i %j' 2>/dev/null | sed -nE "s/^([^ ]+) ($1)\$/\1/p"; }
+
+# again::progress - what the program last said of how far it is, such as the number of a step; else its newest checkpoint; - for
+# nothing.
+again::progress() {
+  local said=''
+  [[ ! -f "${KIT_LOG_DIR}/progress" ]] || read -r said 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
+  [[ -n "${said}" || -z "${KIT_CHECKPOINT_PATH:-}" ]] || said="$(again::newest)" || true
+  printf '%s\n' "${said:--}"
+}
+
+# again::newest - prints the newest file of the job's checkpoints, and when it was written. It takes ten seconds at most, since
+# the time limit may be near.
+again::newest() {
+  {
+    timeout 10 find -H "${KIT_CHECKPOINT_PATH}" -type f -printf '%T@ %p, %T+\0' 2>/dev/null ||
+      (($? != 124)) || kit::say "${KIT_CHECKPOINT_PATH} has too many files to see all of them in 10 s"
+  } | tr '\000\001-\037\177' '\n?' | LC_ALL=C awk '
+    $1 > newest || ($1 == newest && $0 > line) { newest = $1; line = $0 }
+    END { sub(/^[^ ]+ /, "", line); print line }'
+}

@@ -71,32 +71,12 @@ preempt::follow() {
   cp -- "${KIT_RUN_DIR}/log/${before}/progress" "${KIT_LOG_DIR}/" 2>/dev/null || true # it may have said nothing
 }
 
-# preempt::progress - what the program last said of how far it is, such as the number of a step; else its newest checkpoint; - for
-# nothing.
-preempt::progress() {
-  local said=''
-  [[ ! -f "${KIT_LOG_DIR}/progress" ]] || read -r said 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
-  [[ -n "${said}" || -z "${KIT_CHECKPOINT_PATH:-}" ]] || said="$(preempt::newest)" || true
-  printf '%s\n' "${said:--}"
-}
-
-# preempt::newest - prints the newest file of the job's checkpoints, and when it was written. It takes ten seconds at most, since
-# the time limit may be near.
-preempt::newest() {
-  {
-    timeout 10 find -H "${KIT_CHECKPOINT_PATH}" -type f -printf '%T@ %p, %T+\0' 2>/dev/null ||
-      (($? != 124)) || kit::say "${KIT_CHECKPOINT_PATH} has too many files to see all of them in 10 s"
-  } | tr '\000\001-\037\177' '\n?' | LC_ALL=C awk '
-    $1 > newest || ($1 == newest && $0 > line) { newest = $1; line = $0 }
-    END { sub(/^[^ ]+ /, "", line); print line }'
-}
-
 # preempt::check_progress - ends the run where one more attempt is not worth it. Sets KIT_REACHED to how far it is.
 preempt::check_progress() {
   local -a begun_at=()
   local problem='' place
   [[ ! -e "${KIT_LOG_DIR}/attempts" ]] || mapfile -t begun_at <"${KIT_LOG_DIR}/attempts"
-  KIT_REACHED="$(preempt::progress)"
+  KIT_REACHED="$(again::progress)"
   place="progress: ${KIT_REACHED}"
   [[ "${KIT_REACHED}" != - ]] || place="$(preempt::nowhere)"
   if [[ -n "${KIT_MAX_REQUEUES}" ]] && ((${#begun_at[@]} > KIT_MAX_REQUEUES)); then
@@ -192,7 +172,7 @@ preempt::requeue() {
 # preempt::answer_request WHY - does what a person has asked for, now that the ranks have stopped.
 preempt::answer_request() {
   local progress
-  progress="$(preempt::progress)"
+  progress="$(again::progress)"
   if [[ "${KIT_REQUEST}" == stop ]]; then
     event::note stopped progress "${progress}" ${KIT_ASKED_BY:+by "${KIT_ASKED_BY}"}
     kit::say "$1, progress: ${progress}; the job ends, as was asked for${KIT_ASKED_BY:+ by ${KIT_ASKED_BY}}"

@@ -35,13 +35,9 @@ restart::consider() {
 # restart::place CODE RANK [WHAT] - prints where the rank ended: its exception, with the file and line that raised it, or the last
 # line that it said, without the numbers; else which rank it was. And how far the program was, where it says so.
 restart::place() {
-  local said='' progress='' exception line
-  if declare -F preempt::progress >/dev/null; then
-    progress="$(preempt::progress)"
-    [[ "${progress}" != - ]] || progress=''
-  else
-    [[ ! -f "${KIT_LOG_DIR}/progress" ]] || read -r progress 2>/dev/null <"${KIT_LOG_DIR}/progress" || true
-  fi
+  local said='' progress exception line
+  progress="$(again::progress)"
+  [[ "${progress}" != - ]] || progress=''
   if [[ -n "${3:-}" ]]; then
     printf '%s%s' "$3" "${progress:+, progress: ${progress}}"
     return

@@ -13,7 +13,7 @@ preempt::act() {
   [[ "${KIT_REQUEST}" != stop ]] || why="between two checkpoints"
   while [[ -z "${KIT_SIGNAL}" ]] && kill -0 "$1" 2>/dev/null; do
     before="${now}" now=''
-    [[ -z "${KIT_CHECKPOINT_PATH:-}" ]] || now="$(preempt::newest)"
+    [[ -z "${KIT_CHECKPOINT_PATH:-}" ]] || now="$(again::newest)"
     if [[ "${now}" == "${before}" || -z "${KIT_CHECKPOINT_PATH:-}" ]] || ((SECONDS - begin_s >= KIT_PATIENCE_S)); then
       ! preempt::has_failed || return 0
       preempt::go_on "${why}"
