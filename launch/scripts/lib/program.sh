@@ -1,7 +1,10 @@
 # program.sh - which Python starts the job's program. `kit doctor` looks by the same functions.
 
 # program::functions - prints those that find a Python, for a shell inside the image.
-program::functions() { declare -f kit::split program::choose_path program::find_python program::has_module program::has_file; }
+program::functions() { declare -f kit::split program::names_python program::choose_path program::find_python program::has_module program::has_file; }
+
+# program::names_python - whether the command names its Python by a path.
+program::names_python() { [[ "${KIT_COMMAND[0]:-}" == */python?(3*([.0-9])) ]]; }
 
 # program::choose_path - sets the caller's kit_path to the folders of Pythons: that of the Python which the command names by its path, those
 # of the job's own PATH, and those of this shell's.
@@ -9,28 +12,28 @@ program::choose_path() {
   local kit_pair
   kit_path="${PATH}"
   for kit_pair in "${KIT_ENV[@]}"; do [[ "${kit_pair}" != PATH=?* ]] || kit_path="${kit_pair#*=}:${PATH}"; done
-  [[ "${KIT_COMMAND[0]:-}" != */python?(3*([.0-9])) ]] || kit_path="${KIT_COMMAND[0]%/*}:${kit_path}"
+  ! program::names_python || kit_path="${KIT_COMMAND[0]%/*}:${kit_path}"
 }
 
 # program::find_python MODULE... - sets KIT_PYTHON to the first Python that has one of them, and KIT_HAS to that
-# one. Else to the first Python: whether the program can do without is for its launcher to say.
+# one. Else to the first Python: whether the program can do without is for its launcher to say. A command that names its Python by a
+# path runs in that one, whatever others have.
 program::find_python() {
-  local -a kit_folders
-  local kit_folder kit_name kit_python kit_path
+  local -a kit_folders kit_pythons
+  local kit_python kit_path
   KIT_PYTHON='' KIT_HAS=''
   program::choose_path
   kit::split kit_folders : "${kit_path}"
-  for kit_name in python3 python; do
-    for kit_folder in "${kit_folders[@]}"; do
-      kit_python="${kit_folder}/${kit_name}"
-      [[ -x "${kit_python}" && ! -d "${kit_python}" ]] || continue
-      KIT_PYTHON="${KIT_PYTHON:-${kit_python}}"
-      for KIT_HAS in "$@"; do
-        if program::has_module "${kit_python}" "${KIT_HAS}"; then
-          KIT_PYTHON="${kit_python}"
-          return
-        fi
-      done
+  kit_pythons=("${kit_folders[@]/%//python3}" "${kit_folders[@]/%//python}")
+  ! program::names_python || kit_pythons=("${KIT_COMMAND[0]}")
+  for kit_python in "${kit_pythons[@]}"; do
+    [[ -x "${kit_python}" && ! -d "${kit_python}" ]] || continue
+    KIT_PYTHON="${KIT_PYTHON:-${kit_python}}"
+    for KIT_HAS in "$@"; do
+      if program::has_module "${kit_python}" "${KIT_HAS}"; then
+        KIT_PYTHON="${kit_python}"
+        return
+      fi
     done
   done
   KIT_HAS=''
@@ -52,6 +55,8 @@ program::lack() {
   if [[ -z "${KIT_IMAGE}" ]]; then
     kit_where='on PATH' kit_fix="activate the environment that has it (or pip install $1), and start again; or ${kit_fix}; a program without $1: \`launcher: srun\`"
   fi
+  ! program::names_python || kit::die "${KIT_COMMAND[0]}, which the command names, has no $1" \
+    "name only the program, for the first Python on PATH that has it: \`command: train.py\`; or ${kit_fix}" no-torch
   kit::die "no python3 or python ${kit_where} has $1 (looked in ${kit_path})" "${kit_fix}" no-torch
 }
 
