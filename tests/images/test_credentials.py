@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -141,20 +142,34 @@ def test_a_helper_that_fails_is_told_with_the_refusal_and_is_nothing_to_a_public
         assert contents(client.open_image(f"{server.address}/app")) == FILES
 
 
-def test_a_token_that_only_docker_can_use_is_told(home: Path) -> None:
-    answering(home, "mine", user="<token>")
-    settings(home, credsStore="mine")
-    with serving(private(LOGIN)) as server:
-        assert "has a token that only docker can log in with: log in with a name and a password" in refused(server)
-
-
-def test_an_identity_token_in_the_file_is_no_empty_password_and_is_told(home: Path) -> None:
-    """As `docker login` writes it for Azure's registry."""
+@pytest.mark.parametrize("is_in_file", [True, False])
+def test_an_identity_token_is_exchanged_and_is_no_empty_password(is_in_file: bool, home: Path) -> None:
+    """As `az acr login` gets one, and Docker, or its helper, keeps it."""
     empty = base64.b64encode(b"00000000-0000-0000-0000-000000000000:").decode()
+
+    def handle(path: str, headers: dict[str, str]):
+        if path == "/oauth2/token":
+            form = urllib.parse.parse_qs(server.bodies[-1].decode())
+            is_right = form.get("refresh_token") == [SECRET] and form["grant_type"] == ["refresh_token"] and form["scope"] == ["repository:app:pull"]
+            return (200, {}, b'{"access_token": "x"}') if is_right and form["service"] == ["it"] else (401, {}, b"")
+        if headers.get("Authorization") != "Bearer x":
+            return 401, {"WWW-Authenticate": f'Bearer realm="http://{server.address}/oauth2/token",service="it"'}, b""
+        return app(path, headers)
+
+    with serving(handle) as server:
+        if is_in_file:
+            settings(home, auths={server.address: {"auth": empty, "identitytoken": SECRET}})
+        else:
+            answering(home, "mine", user="<token>")
+            settings(home, credsStore="mine")
+        assert contents(client.open_image(f"{server.address}/app")) == FILES
+        settings(home, auths={server.address: {"auth": empty, "identitytoken": "old"}})
+        assert "refuses your login" in refused(server)
+
+
+def test_a_login_by_name_and_password_comes_before_an_identity_token(home: Path) -> None:
     with serving(private(LOGIN)) as server:
-        settings(home, auths={server.address: {"auth": empty, "identitytoken": SECRET}})
-        said = refused(server)
-        assert f"; {home}/docker/config.json has a token for {server.address} that only docker can log in with: write a name and a password to " in said
+        settings(home, auths={server.address: {"auth": "", "identitytoken": "x"}})
         enroot(home, f"machine {server.address} login me password {SECRET}")
         assert contents(client.open_image(f"{server.address}/app")) == FILES
 

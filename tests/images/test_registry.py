@@ -165,6 +165,7 @@ class Server:
 
     def __init__(self, handle, host: str = "127.0.0.1", certificate: Path | None = None) -> None:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.bodies: list[bytes] = []  # of those with one
         self.cuts: Iterator[int] = iter([])
         self.is_silent_after_a_cut, self.is_over = False, threading.Event()
         server = self
@@ -173,20 +174,22 @@ class Server:
             def do_GET(self) -> None:
                 headers = dict(self.headers.items())
                 server.requests.append((self.command, self.path, headers))
+                if size := int(headers.get("Content-Length", 0)):
+                    server.bodies.append(self.rfile.read(size))
                 status, extra, body = handle(self.path, headers)
                 self.send_response(status)
                 for key, value in extra.items():
                     self.send_header(key, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                if self.command == "GET":
+                if self.command != "HEAD":
                     cut = next(server.cuts, None)
                     self.wfile.write(body[:cut])
                     if cut is not None and server.is_silent_after_a_cut:
                         self.wfile.flush()
                         server.is_over.wait(600)
 
-            do_HEAD = do_GET
+            do_HEAD = do_POST = do_GET
 
             def log_message(self, *_: object) -> None:
                 pass

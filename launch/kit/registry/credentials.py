@@ -11,8 +11,9 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from kit.files import safe_read
 
@@ -24,28 +25,33 @@ NO_LOGIN = b"credentials not found"  # printed by helpers on stdout; not a failu
 _ENTRY = re.compile(  # of netrc: on one line, as Enroot's manual has it, or on several
     r"^[ \t]*machine\s+(\S+)\s+login\s+(\S+)\s+password[ \t]+(\S.*)$", re.MULTILINE
 )
+# A parameter of a challenge in WWW-Authenticate, or the scheme that begins a challenge.
+_WORD = re.compile(r'([\w-]+)=(?:"([^"]*)"|([^\s,]+))|([\w-]+)')
 
 
-class LoginSearch(NamedTuple):
+@dataclass
+class LoginSearch:
     """What the search for a login found."""
 
     login: Optional[str] = None  # user and password as HTTP's Basic scheme writes them
-    failures: tuple[str, ...] = ()  # why a place that may have a login gave none
+    token: str = ""  # an identity token, in place of a password, as `az acr login` gets one
+    failures: list[str] = field(default_factory=list)  # why a place that may have one gave none
 
 
 def find(registry: str, repository: str) -> LoginSearch:
     """Return the first login found. Podman may have one for a part of a registry."""
-    failures: list[str] = []
+    found = LoginSearch()
     for path in files():
         try:
             settings = safe_read.mapping(path)
         except (OSError, ValueError):
             continue  # no login there; the registry says whether it wants one
-        login = _ask_helper(settings, registry, path, failures)
-        login = login or _find_auth(settings, f"{registry}/{repository}", path, failures)
-        if login:
-            return LoginSearch(login)
-    return LoginSearch(_find_in_enroot(registry, failures), tuple(failures))
+        found.login = _ask_helper(settings, registry, path, found)
+        found.login = found.login or _find_auth(settings, f"{registry}/{repository}", found)
+        if found.login:
+            return found
+    found.login = _find_in_enroot(registry, found.failures)
+    return found
 
 
 def files() -> list[Path]:
@@ -81,26 +87,34 @@ def places(found: LoginSearch) -> str:
     return "; ".join([searched, *found.failures])
 
 
-def _find_auth(
-    settings: dict[str, Any], scope: str, path: Path, failures: list[str]
-) -> Optional[str]:
+def challenges(headers: list[str]) -> dict[str, dict[str, str]]:
+    """Return the parameters of each scheme; one header may have several, RFC 9110, 11.6.1."""
+    schemes: dict[str, dict[str, str]] = {}
+    for header in headers:
+        parameters: dict[str, str] = {}
+        for key, quoted, bare, scheme in _WORD.findall(header):
+            if scheme:
+                parameters = schemes.setdefault(scheme.lower(), {})
+            else:
+                parameters.setdefault(key.lower(), quoted or bare)
+    return schemes
+
+
+def _find_auth(settings: dict[str, Any], scope: str, found: LoginSearch) -> Optional[str]:
     """Return the login in the file itself, for the whole scope or the longest part of it."""
     logins = {_registry(key): entry for key, entry in _mapping(settings, "auths").items()}
     while scope:
         entry = logins.get(scope)
         if isinstance(entry, dict) and entry.get("identitytoken"):  # its password is empty then
-            failures.append(
-                f"{path} has a token for {scope} that only docker can log in with: "
-                f"write a name and a password to {enroots()}"
-            )
-        elif found := _basic(entry):
-            return found
+            found.token = found.token or str(entry["identitytoken"])
+        elif login := _basic(entry):
+            return login
         scope = scope.rpartition("/")[0]
     return None
 
 
 def _ask_helper(
-    settings: dict[str, Any], registry: str, path: Path, failures: list[str]
+    settings: dict[str, Any], registry: str, path: Path, found: LoginSearch
 ) -> Optional[str]:
     """Return the login from the helper that the file names for this registry, or for all."""
     helpers = {_registry(key): name for key, name in _mapping(settings, "credHelpers").items()}
@@ -108,38 +122,37 @@ def _ask_helper(
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
         return None
     tool = f"docker-credential-{name}"
-    login, failure = _run_helper(tool, HUB_OF_HELPERS if registry == "docker.io" else registry)
+    server = HUB_OF_HELPERS if registry == "docker.io" else registry
+    user, secret, failure = _run_helper(tool, server)
     if failure:
-        failures.append(f"{tool}, which {path} names, {failure}")
-    return login
+        found.failures.append(f"{tool}, which {path} names, {failure}")
+    if user == "<token>":
+        found.token = found.token or secret
+        return None
+    return _encoded(user, secret) if user and secret else None
 
 
-def _run_helper(tool: str, server: str) -> tuple[Optional[str], str]:
-    """Return the helper's login, or None if it has none, and why it failed, "" if it did not."""
+def _run_helper(tool: str, server: str) -> tuple[str, str, str]:
+    """Return the helper's user and secret, "" if it has none, and why it failed, or ""."""
     if not shutil.which(tool):
-        return None, "is not installed here"
+        return "", "", "is not installed here"
     try:
         done = subprocess.run(
             [tool, "get"], input=server.encode(), capture_output=True, timeout=HELPER_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        return None, f"did not answer within {HELPER_TIMEOUT_S:.0f} s"
+        return "", "", f"did not answer within {HELPER_TIMEOUT_S:.0f} s"
     except OSError as error:
-        return None, f"cannot be started: {error.strerror}"
+        return "", "", f"cannot be started: {error.strerror}"
     if done.returncode and NO_LOGIN in done.stdout:
-        return None, ""
+        return "", "", ""
     if done.returncode:
-        return None, f"failed with code {done.returncode}: see what docker pull says of it"
+        return "", "", f"failed with code {done.returncode}: see what docker pull says of it"
     try:
         answer = json.loads(done.stdout)
-        user, password = answer["Username"], answer["Secret"]
-        login = _encoded(user, password) if user and password else None
+        return f"{answer['Username'] or ''}", f"{answer['Secret'] or ''}", ""
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None, "answered with something else than a login"
-    if user == "<token>":
-        fix = "log in with a name and a password"
-        return None, f"has a token that only docker can log in with: {fix}"
-    return login, ""
+        return "", "", "answered with something else than a login"
 
 
 def _find_in_enroot(registry: str, failures: list[str]) -> Optional[str]:

@@ -19,7 +19,7 @@ import urllib.request
 from email.message import Message
 from functools import cached_property
 from http.client import HTTPResponse
-from typing import Callable, TypeVar
+from typing import Callable, Optional, TypeVar
 
 import kit
 from kit.base.errors import KitError
@@ -41,8 +41,6 @@ NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # OpenSSL's names, of
 BROKEN = (OSError, http.client.HTTPException)  # a connection that was refused, cut or timed out
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as for Docker
 ADMINISTRATORS = "tell the registry's administrators"
-# A parameter of a challenge in WWW-Authenticate, or the scheme that begins a challenge.
-_WORD = re.compile(r'([\w-]+)=(?:"([^"]*)"|([^\s,]+))|([\w-]+)')
 
 Answer = TypeVar("Answer")
 
@@ -129,11 +127,16 @@ class Registry:
             return self.send(url, method, headers, self.authorization)
 
     def send(
-        self, url: str, method: str, headers: dict[str, str], authorization: str
+        self,
+        url: str,
+        method: str,
+        headers: dict[str, str],
+        authorization: str,
+        content: Optional[bytes] = None,
     ) -> HTTPResponse:
         if not redirects.is_safe(url, self.base):
             raise self.error("has its logins at an address without HTTPS", ADMINISTRATORS)
-        request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310 - checked above
+        request = urllib.request.Request(url, content, method=method, headers=headers)  # noqa: S310 - checked above
         if authorization:
             request.add_unredirected_header("Authorization", authorization)
         try:
@@ -169,7 +172,7 @@ class Registry:
 
     def authorize(self, headers: Message) -> str:
         """Return the Authorization header that the registry's 401 asks for."""
-        challenges = _challenges(headers.get_all("WWW-Authenticate") or [])
+        challenges = credentials.challenges(headers.get_all("WWW-Authenticate") or [])
         if "bearer" in challenges:
             return f"Bearer {self.token(challenges['bearer'])}"
         if self.found.login and "basic" in challenges:
@@ -179,9 +182,15 @@ class Registry:
     def token(self, challenge: dict[str, str]) -> str:
         query = {"scope": f"repository:{self.repository}:pull", **challenge}
         realm = query.pop("realm", "")
-        url = f"{realm}{'&' if '?' in realm else '?'}{urllib.parse.urlencode(query)}"
-        login = f"Basic {self.found.login}" if self.found.login else ""
-        content = _content(self.send(url, "GET", {}, login))
+        if self.found.token and not self.found.login:
+            # OAuth 2, as https://distribution.github.io/distribution/spec/auth/oauth/ has it
+            query |= {"grant_type": "refresh_token", "refresh_token": self.found.token}
+            form = urllib.parse.urlencode({"client_id": "kit", **query}).encode()
+            content = _content(self.send(realm, "POST", {}, "", form))
+        else:
+            url = f"{realm}{'&' if '?' in realm else '?'}{urllib.parse.urlencode(query)}"
+            login = f"Basic {self.found.login}" if self.found.login else ""
+            content = _content(self.send(url, "GET", {}, login))
         try:
             document = json.loads(content)
             return str(document.get("token") or document["access_token"])
@@ -213,7 +222,8 @@ class Registry:
         if status == 429:
             fix = f"wait, or get a higher limit with a login: {login}"
             return self.error("takes no more requests from here for now", fix)
-        if self.found.login:  # Docker Hub refuses it for names that it does not know, too
+        # Docker Hub refuses a login for names that it does not know, too.
+        if self.found.login or self.found.token:
             fix = f"check the name and your access to it, or log in again: {login}"
             return self.unavailable(f"refuses your login for {image}", fix)
         fix = f"check the name, or log in: {login}"
@@ -273,19 +283,6 @@ def _pause_s(refused: Refused) -> float:
     if re.fullmatch(r"[0-9]{1,9}", value):
         return min(float(value), LONGEST_PAUSE_S)
     return PAUSE_S if refused.status in BUSY else 0.0
-
-
-def _challenges(headers: list[str]) -> dict[str, dict[str, str]]:
-    """Return the parameters of each scheme; one header may have several, RFC 9110, 11.6.1."""
-    schemes: dict[str, dict[str, str]] = {}
-    for header in headers:
-        parameters: dict[str, str] = {}
-        for key, quoted, bare, scheme in _WORD.findall(header):
-            if scheme:
-                parameters = schemes.setdefault(scheme.lower(), {})
-            else:
-                parameters.setdefault(key.lower(), quoted or bare)
-    return schemes
 
 
 def _content(answer: HTTPResponse) -> bytes:
