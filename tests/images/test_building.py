@@ -612,6 +612,17 @@ def test_another_file_that_a_definition_is_built_on_makes_another_image(engine: 
         make(build.BuildRequest(engine="apptainer"))
 
 
+def test_another_content_of_the_sandbox_that_a_definition_is_built_on_makes_another_image(engine: Engine, tmp_path: Path) -> None:
+    stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)
+    Path("image.def").write_text("Bootstrap: localimage\nFrom: base\n")
+    Path("base/etc").mkdir(parents=True)
+    for expected, content in ((1, "one"), (2, "another"), (2, "")):
+        if content:
+            Path("base/etc/file").write_text(content)
+        make(build.BuildRequest(engine="apptainer"))
+        assert len(list(Path("images").glob("*.sqsh"))) == expected
+
+
 @pytest.mark.parametrize("place", ["base.sif", "./base.sif", "../base.sif", "{{ BASE }}"])
 def test_a_definition_may_copy_the_folder_of_the_file_that_it_is_built_on(place: str, engine: Engine, tmp_path: Path) -> None:
     stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)

@@ -160,13 +160,12 @@ class Recipe:
         names, read_before = self.files(), Digests("files", most=20_000)
         ignore_file = dockerignore.file(self.folder, self.file)
         recipe_files.name_large(self.folder, names, ignore_file, note)
-        paths = {name: self.folder / name for name in names}
+        found = {name: recipe_files.digest(self.folder / name, read_before) for name in names}
         for line, word in self.parts.local:
             name = self.expand(word, line)
-            paths[name] = (self.folder / name).resolve()
+            found[name] = recipe_files.digest_tree((self.folder / name).resolve(), read_before)
         if self.requirements:
-            paths[REQUIREMENTS] = self.requirements.resolve()
-        found = {name: recipe_files.digest(path, read_before) for name, path in paths.items()}
+            found[REQUIREMENTS] = recipe_files.digest(self.requirements.resolve(), read_before)
         read_before.save()
         return found
 

@@ -49,6 +49,20 @@ def matching(
     return found
 
 
+def digest_tree(path: Path, read_before: Digests) -> str:
+    """Return a digest of a file, or of what a sandbox folder holds: names, sizes and times."""
+    if not path.is_dir():
+        return digest(path, read_before)
+    found = hashlib.sha256()
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        for name in sorted((*folders, *files)):
+            facts = os.lstat(os.path.join(folder, name))
+            line = f"{folder}/{name} {facts.st_mode:o} {facts.st_size} {facts.st_mtime_ns}\n"
+            found.update(line.encode("utf-8", "surrogateescape"))
+    return f"folder of {found.hexdigest()}"
+
+
 def digest(path: Path, read_before: Digests) -> str:
     """Return a digest of content and mode. Times are left out: a fresh clone has the same."""
     begun_ns = time.time_ns()
