@@ -537,7 +537,7 @@ def test_an_engine_that_ends_while_it_gives_the_files_is_said_and_the_next_build
 
 def test_an_image_that_was_removed_while_it_was_built_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Docker, "image", lambda *_: None)
-    with pytest.raises(KitError, match=r"docker has built sha256:[0-9a-f]+, and has no such image"):
+    with pytest.raises(KitError, match=r"docker has built sha256:[0-9a-f]+, and has no such image\n  fix: .* unset BUILDX_BUILDER"):
         make(build.BuildRequest())
 
 
@@ -669,6 +669,10 @@ def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(
         (
             build.BuildRequest(engine="enroot", options=BuilderOptions(ssh=("default",), stage="x", words=("--pull",))),
             "--ssh, --target, --: enroot builds here",
+        ),
+        *(
+            (build.BuildRequest(options=BuilderOptions(words=(*words.split(), "x"))), f"--: {words.partition('=')[0]} is not for a build by kit")
+            for words in ("--build-context=a=/data", "--build-context", "-f", "--file", "--output=type=tar", "-o", "--push", "--iidfile")
         ),
     ],
 )

@@ -13,6 +13,8 @@ from kit.base.errors import UsageError
 from kit.config import image_files
 
 BUILD_ARG = "--build-arg"  # an option of Docker and Podman
+# Others of theirs, with which kit would record another image, find none, or miss what has changed.
+REFUSED = ("--build-context", "--file", "-f", "--iidfile", "--output", "-o", "--push")
 
 
 class BuilderOptions(NamedTuple):
@@ -26,7 +28,16 @@ class BuilderOptions(NamedTuple):
     words: tuple[str, ...] = ()  # handed to the engine as they are
 
     def command(self) -> list[str]:
-        """Return the words for the engine's command line. Raise UsageError for a bad secret."""
+        """Return the words for the engine's command line.
+
+        Raise UsageError for a bad secret, and for an option that is not for kit's builds.
+        """
+        for word in self.words:
+            if (option := word.partition("=")[0]) in REFUSED:
+                fix = (
+                    "a recipe is named by its file (kit build FILE), and takes files of its folder"
+                )
+                raise UsageError(f"{option} is not for a build by kit", fix, where="--")
         pairs = [("--secret", _secret(secret)) for secret in self.secrets]
         pairs += [("--ssh", value) for value in self.ssh]
         pairs += [("--target", self.stage or ""), ("--platform", self.platform or "")]

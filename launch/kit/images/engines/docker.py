@@ -99,7 +99,8 @@ class Docker(Engine):
         if image is None:
             raise KitError(
                 f"{self.name} has built {identity}, and has no such image",
-                "was it removed meanwhile? Build again",
+                "does a builder of its own keep it? Build without: unset BUILDX_BUILDER, "
+                "and leave --builder out; or was it removed meanwhile? Build again",
             )
         yield image
 
