@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,15 @@ def test_the_kits_own_recipe_is_taken_where_there_is_none(project: Path) -> None
     install(project, "apptainer")
     found = choose(None, None, "cpu")
     assert (found.file, found.folder, found.name) == (ROOT / "containers/image.def", ROOT, "kit-cpu")
+
+
+def test_podman_under_dockers_name_is_podman(project: Path) -> None:
+    """As the package podman-docker installs it."""
+    install(project, "podman")
+    stub(project.parent / "bin", "docker", "echo podman version 5.4.2")
+    (project.parent / "bin/bash").symlink_to(str(shutil.which("bash", path=os.defpath)))
+    write("Dockerfile")
+    assert choose(None, None, "gpu").engine.name == "podman"
 
 
 @pytest.mark.parametrize("target", [".", "..", "./"])

@@ -8,11 +8,13 @@ from typing import NamedTuple, Optional
 
 from kit.base import assets
 from kit.base.errors import KitError, UsageError, did_you_mean
+from kit.config import plugins
 from kit.images.engines.apptainer import Apptainer
 from kit.images.engines.docker import Docker
 from kit.images.engines.engine import Engine
 from kit.images.engines.enroot import Enroot
 from kit.images.recipe import tidy
+from kit.plan import runtimes
 
 # By name, the preferred ones first.
 ENGINES: dict[str, Engine] = {
@@ -39,8 +41,8 @@ def choose(target: Optional[str], wanted: Optional[str], device: str) -> Choice:
     if wanted and wanted not in ENGINES:
         fix = f"the engines are {', '.join(ENGINES)}"
         raise UsageError(f"there is no engine {wanted}", fix, where="--engine")
-    installed = [engine for name, engine in ENGINES.items() if shutil.which(name)]
-    candidates = [ENGINES[wanted]] if wanted else installed
+    names = [wanted] if wanted else list(filter(_is_installed, ENGINES))
+    candidates = [ENGINES[name] for name in names]
     if not candidates:
         raise KitError(
             f"no engine is installed here: {', '.join(ENGINES)}",
@@ -71,6 +73,12 @@ def choose(target: Optional[str], wanted: Optional[str], device: str) -> Choice:
         raise UsageError(f"there is no {usual} here", fix)
     # kit's own recipe may lie in a folder of any name.
     return Choice(candidates[0], own, folder, _image_name("kit", device))
+
+
+def _is_installed(name: str) -> bool:
+    """Return whether an engine is here, and no other one under its name."""
+    found = next((item for item in plugins.runtimes(local=True) if item.tool == name), None)
+    return runtimes.is_here(found) if found else bool(shutil.which(name))
 
 
 def recipes(target: Optional[str], wanted: Optional[str]) -> list[tuple[Path, Path]]:
