@@ -417,6 +417,12 @@ def test_an_image_of_another_kind_is_no_recipe_with_a_wrong_letter(name: str, pr
         find(name)
 
 
+def test_a_text_without_a_from_is_no_recipe(project: Path) -> None:
+    (project / "image.tar.gz").write_text("<html>Log in</html>")
+    with pytest.raises(UsageError, match=r"image\.tar\.gz is no recipe: it has no FROM\n  fix: .* not compressed"):
+        find("image.tar.gz")
+
+
 def test_what_kit_writes_is_no_part_of_a_recipe_but_the_same_name_deeper_is(project: Path) -> None:
     for name in ("images/old.sqsh", "runs/1/run.json", ".git/HEAD", "image.lock", "source/images/x.png"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)

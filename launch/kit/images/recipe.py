@@ -29,6 +29,10 @@ JUDGED = "KIT_KEYS_ARE_TRACKED"  # set on a login node: git was asked before the
 REQUIREMENTS = "containers/install/project.txt"  # install.sh looks there for the project's own
 # Arguments that every Dockerfile has.
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+KINDS = (
+    "a recipe is UTF-8 text (a Dockerfile has a FROM); images are FILE.tar, not compressed "
+    "(gunzip, zstd -d), and FILE.sqsh; a job runs a FILE.sif as it is: `image: FILE.sif`"
+)
 
 
 @dataclass(frozen=True)
@@ -242,14 +246,13 @@ def load(file: Path, folder: Path, name: str, request: BuildRequest) -> Recipe:
     try:
         text = safe_read.read(file).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
-        fix = (
-            "a recipe is UTF-8 text; images are FILE.tar, not compressed (gunzip, zstd -d), and "
-            "FILE.sqsh; a job runs a FILE.sif as it is: `image: FILE.sif`"
-        )
-        raise UsageError(f"{file} is neither a recipe nor an image that kit knows", fix) from None
+        problem = f"{file} is neither a recipe nor an image that kit knows"
+        raise UsageError(problem, KINDS) from None
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error}", "check its rights") from None
     parts = recipe_formats.read(file.name, text)
+    if parts.is_dockerfile and not parts.bases:
+        raise UsageError(f"{file} is no recipe: it has no FROM", KINDS)
     arguments = dict(request.arguments)
     if request.device == "cpu":
         if "CPU_BASE_IMAGE" not in parts.arguments:
