@@ -769,6 +769,8 @@ DIGEST = f"sha256:{'a' * 64}"
         ("nvcr.io/nvidia/pytorch:25.09-py3", ("nvcr.io", "nvidia/pytorch", "25.09-py3")),
         ("nvcr.io#nvidia/pytorch:25.09-py3", ("nvcr.io", "nvidia/pytorch", "25.09-py3")),
         ("intranet#a/b", ("intranet", "a/b", "latest")),
+        ("$oauthtoken@nvcr.io#nvidia/pytorch:25.09-py3", ("nvcr.io", "nvidia/pytorch", "25.09-py3")),
+        (f"ada@intranet#a/b@{DIGEST}", ("intranet", "a/b", DIGEST)),
         ("localhost/a", ("localhost", "a", "latest")),
         ("localhost:5000/a/b/c:t", ("localhost:5000", "a/b/c", "t")),
         ("[::1]:5000/a", ("[::1]:5000", "a", "latest")),

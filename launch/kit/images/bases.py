@@ -58,7 +58,7 @@ def pin(
         else:
             found[base] = _resolve(base, identity, note)
     pairs = found.items()
-    new = {base: at for base, at in pairs if not at.startswith(LOCAL) and "@" not in base}
+    new = {base: at for base, at in pairs if not at.startswith(LOCAL) and "@sha256:" not in base}
     if new.items() - locked.items():
         _write(path, {**written, **new}, note)
     return found

@@ -292,4 +292,6 @@ def tidy(name: str) -> str:
 
 def at_digest(image: str, digest: str) -> str:
     """Return IMAGE@DIGEST, but the image itself for an engine's own id, which no registry knows."""
-    return f"{image}@{digest}" if digest.startswith("sha256:") and "@" not in image else image
+    return (
+        f"{image}@{digest}" if digest.startswith("sha256:") and "@sha256:" not in image else image
+    )

@@ -28,6 +28,7 @@ ACCEPT = ", ".join((*INDEXES, *MANIFESTS))
 HOST = re.compile(r"(?:[a-zA-Z0-9][\w.-]*|\[[0-9a-fA-F:]+\])(?::\d+)?", re.ASCII)
 _WORD = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 NAME = re.compile(rf"{_WORD}(?:/{_WORD})*")
+ENROOTS_USER = re.compile(r"[^@#/]+@(?=[^@#]+#)")  # USER@REGISTRY#NAME
 TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 RIGHT = (
     "write [REGISTRY/]NAME[:TAG] or NAME@sha256:DIGEST, such as nvcr.io/nvidia/pytorch:25.09-py3"
@@ -46,7 +47,8 @@ class Reference(NamedTuple):
 
 def parse(reference: str) -> Reference:
     """Return the reference, completed as Docker does: docker.io, library/, :latest."""
-    name, _, digest = reference.partition("@")
+    given = ENROOTS_USER.sub("", reference, count=1)  # the registry tells which login it is
+    name, at, digest = given.partition("@")
     is_enroots = "#" in name  # REGISTRY#NAME
     registry, slash, rest = name.partition("#" if is_enroots else "/")
     is_registry = slash and (re.search(r"[.:A-Z]", registry) or registry == "localhost")
@@ -59,7 +61,7 @@ def parse(reference: str) -> Reference:
     is_valid = (
         HOST.fullmatch(registry)
         and NAME.fullmatch(repository)
-        and (DIGEST.fullmatch(digest) or "@" not in reference)
+        and (DIGEST.fullmatch(digest) or not at)
         and (TAG.fullmatch(tag) or ":" not in rest)
     )
     if not is_valid:

@@ -91,5 +91,5 @@ def merged(image: oci.Image, count: Count = lambda bytes_: None) -> Iterator[Ite
 
 def _short(reference: str) -> str:
     """Return pytorch-25.09-py3 for nvcr.io/nvidia/pytorch:25.09-py3."""
-    last = re.split("[/#]", reference.partition("@")[0])[-1]
+    last = re.split("[/#]", reference)[-1].partition("@")[0]
     return tidy(re.sub(r":latest$", "", last).replace(":", "-"))
