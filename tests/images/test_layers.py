@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import lzma
 import random
 import shutil
 import signal
@@ -262,6 +263,13 @@ def test_gzip_layers_may_have_several_members_and_padding() -> None:
 
 def test_an_empty_blob_is_an_empty_layer() -> None:
     assert list(merge(image(b"", gzip.compress(b""), tar()))) == []
+
+
+@pytest.mark.skipif(not shutil.which("xz"), reason="xz is not installed")
+def test_xz_layers_are_read_through_the_tool() -> None:
+    """As docker load reads them."""
+    blob = tar(entry("file", content="x" * 100_000))
+    assert tree(merge(image(lzma.compress(blob)))) == tree(merge(image(blob)))
 
 
 @pytest.mark.skipif(not shutil.which("zstd"), reason="zstd is not installed")

@@ -20,7 +20,8 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 LEAST = {"amd64": 1, "arm64": 8}
 # Media types that old tools gave to the parts of images: https://github.com/distribution/distribution/issues/1621
 UNSAID = ("", "application/octet-stream", "application/json", "text/html")
-GZIP, ZSTD = COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how such a layer begins
+GZIP = b"\x1f\x8b"  # how such a layer begins
+TOOLS = {b"\x28\xb5\x2f\xfd": "zstd --long=31", b"\xfd7zXZ\0": "xz"}  # what decompresses others
 # Annotations, the more precise first.
 NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 
@@ -60,10 +61,10 @@ class Config(NamedTuple):
 class Layer(NamedTuple):
     digest: str  # "sha256:..." of the chunks, "" if it is not known
     size: int  # bytes of all chunks
-    chunks: Callable[[], Generator[bytes, None, None]]  # of a tar, maybe packed by gzip or zstd
+    chunks: Callable[[], Generator[bytes, None, None]]  # of a tar, maybe packed
 
     def is_compressed(self) -> bool:
-        return next(self.chunks(), b"").startswith(COMPRESSED)
+        return next(self.chunks(), b"").startswith((GZIP, *TOOLS))
 
 
 class Image(NamedTuple):

@@ -15,7 +15,7 @@ from typing import IO
 from kit.base.errors import KitError
 from kit.base.progress import Count
 from kit.registry.blobs import CHUNK
-from kit.registry.oci import GZIP, ZSTD, Layer
+from kit.registry.oci import GZIP, TOOLS, Layer
 
 BLOCK = 1 << 15  # bytes that tarfile reads at once; for each header it copies the rest of them
 AGAIN = "get the image again; where that does not help, have it built and pushed again"
@@ -29,8 +29,8 @@ def tar(layer: Layer, label: str, count: Count) -> Generator[bytes, None, None]:
         chunks = itertools.chain([first], chunks)
         if first.startswith(GZIP):
             yield from _gunzip(chunks, label)
-        elif first.startswith(ZSTD):
-            yield from _unzstd(chunks, label)
+        elif tool := next((tool for start, tool in TOOLS.items() if first.startswith(start)), ""):
+            yield from _unpack(chunks, label, tool)
         else:
             yield from chunks
 
@@ -74,15 +74,16 @@ def _gunzip(chunks: Iterator[bytes], label: str) -> Iterator[bytes]:
         raise damaged(chunks, label, "it ends early")
 
 
-def _unzstd(chunks: Iterator[bytes], label: str) -> Iterator[bytes]:
-    """Yield the content, decompressed by the zstd tool. A thread feeds it."""
-    if not shutil.which("zstd"):
+def _unpack(chunks: Iterator[bytes], label: str, tool: str) -> Iterator[bytes]:
+    """Yield the content, decompressed by a tool. A thread feeds it."""
+    name, *options = tool.split()
+    if not shutil.which(name):
         raise KitError(
-            f"{label} is compressed with zstd, and this machine has no zstd",
-            "install zstd, or have the image pushed with gzip",
+            f"{label} is compressed with {name}, and this machine has no {name}",
+            f"install {name}, or have the image pushed with gzip",
         )
     errors: list[Exception] = []
-    command = ["zstd", "--decompress", "--stdout", "--quiet", "--long=31"]
+    command = [name, "--decompress", "--stdout", "--quiet", *options]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -100,7 +101,7 @@ def _unzstd(chunks: Iterator[bytes], label: str) -> Iterator[bytes]:
     if errors:
         raise errors[0]
     if process.returncode:
-        raise damaged(chunks, label, "zstd cannot decompress it")
+        raise damaged(chunks, label, f"{name} cannot decompress it")
 
 
 def _feed(pipe: IO[bytes], chunks: Iterator[bytes], errors: list[Exception]) -> None:
@@ -109,7 +110,7 @@ def _feed(pipe: IO[bytes], chunks: Iterator[bytes], errors: list[Exception]) -> 
             for chunk in chunks:
                 pipe.write(chunk)
     except BrokenPipeError:
-        pass  # zstd gave up, or was stopped
+        pass  # the tool gave up, or was stopped
     except Exception as error:  # the reader raises it: in a thread nobody would catch it
         errors.append(error)
 
