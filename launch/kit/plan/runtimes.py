@@ -6,6 +6,7 @@ The job names them, or the cluster's profile, or kit looks for what is installed
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Optional
@@ -19,6 +20,8 @@ from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
 from kit.config.yaml_source import is_option, is_typed
 from kit.plan import staging
+
+KNOWN_TO_BUILD = ("docker://", "dockerd://", "podman://")  # schemes of images
 
 
 def runtime(job: Job, cluster: Cluster, problems: Problems) -> tuple[Optional[Plugin], str]:
@@ -173,9 +176,12 @@ def _check_image(job: Job, kind: str, runtime: Plugin, problems: Problems) -> No
         is_path, problem, fix = suggest.image(str(job.image), where)
         fix = expansion.fix(str(job.image), fix)
         (problems.warn if job.is_dry and is_path else problems.add)(where, problem, fix)
-    elif kind == "docker://" and kind not in accepted:
-        way = f"kit build {job.image} (of a registry), or dockerd://NAME (of this machine)"
-        fix = f"every node would download it; make a file of it once: {way}"
+    elif kind in KNOWN_TO_BUILD and kind not in accepted and not runtime.is_local:
+        way = f"make a file of it once: kit build {shlex.quote(str(job.image))}"
+        fix = f"no node has it; {way}"
+        if kind == "docker://":
+            more = "(of a registry), or dockerd://NAME (of this machine)"
+            fix = f"every node would download it; {way} {more}"
         problems.add(where, f"'{job.image}' is not a file, which {runtime.name} needs", fix)
     elif kind not in accepted:
         problem = f"{runtime.name} cannot run '{job.image}'"
