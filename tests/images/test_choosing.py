@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit.base.errors import KitError
+from kit.cli import completion
 from kit.images.choose import Choice, choose
 
 from samples import ROOT, stub
@@ -133,3 +134,9 @@ def test_what_cannot_be_built_is_said(installed: str, target: str, engine: str, 
     with pytest.raises(KitError) as error:
         choose(target, engine, "gpu")
     assert expected in str(error.value)
+
+
+def test_the_tab_key_offers_each_recipe_by_its_name(project: Path) -> None:
+    write("containers/small/Containerfile", "containers/fast.Dockerfile", "containers/hpc/image.def")
+    offered = completion.recipes()
+    assert [*offered] == sorted({*offered}) and {"small", "fast", "hpc", "horovod"} <= {*offered}

@@ -145,15 +145,16 @@ def test_links_to_images_that_are_gone_are_no_images(slurm, init, tmp_path: Path
     assert "images/ has it\n" in said and "images/old" not in said
 
 
+@pytest.mark.parametrize("recipe", ["Dockerfile", "Containerfile"])
 @pytest.mark.parametrize(
     ("name", "after"), [("laptop", ["kit run --image first"]), ("cpus", ["kit doctor job.yaml --nodes 2 --image first", "kit submit --follow --image first"])]
 )
-def test_a_dockerfile_is_named_as_the_next_step(name: str, after: list[str], slurm, init, tmp_path: Path) -> None:
+def test_a_dockerfile_is_named_as_the_next_step(name: str, after: list[str], recipe: str, slurm, init, tmp_path: Path) -> None:
     site = slurm(name)
     if name == "cpus":
         (site / "node").write_text("".join(line for line in (site / "node").open() if "\ttorch\t" not in line))
-    (tmp_path / "project/Dockerfile").touch()
-    steps = ["kit build --name first    # a Dockerfile is here", *after]
+    (tmp_path / "project" / recipe).touch()
+    steps = [f"kit build --name first    # a {recipe} is here", *after]
     assert init(site).endswith("kit: next\n" + "".join(f"  {step}\n" for step in steps))
 
 

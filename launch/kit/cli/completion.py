@@ -83,8 +83,14 @@ def images() -> Values:
 
 
 def recipes() -> Values:
-    places = [Path("containers"), assets.folder("containers")]
-    return sorted({path.parent.name for place in places for path in place.glob("*/Dockerfile")})
+    from kit.images.choose import USUAL  # loads for long, and few keys want it
+
+    found = set()
+    for place in (Path("containers"), assets.folder("containers")):
+        for name in USUAL:
+            found |= {path.parent.name for path in place.glob(f"*/{name}")}
+            found |= {path.name[: -len(name) - 1] for path in place.glob(f"*.{name}")}
+    return sorted(found)
 
 
 # The keys of a job whose values can be named.

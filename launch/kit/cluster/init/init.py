@@ -22,6 +22,7 @@ from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
 
 JOB = "job.yaml"
+RECIPES = ("Dockerfile", "Containerfile")
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ def next_commands(start: Start, target: Path) -> list[str]:
 def _next(start: Start) -> list[str]:
     image, nodes = start.chosen.decisions["image"], start.chosen.shape.nodes
     lacks_image = not image.value and bool(image.change)
-    has_dockerfile = (start.project / "Dockerfile").is_file()
-    build = start.chosen.build + ("    # a Dockerfile is here" if has_dockerfile else "")
+    found = [name for name in RECIPES if (start.project / name).is_file()]
+    build = start.chosen.build + (f"    # a {found[0]} is here" if found else "")
     if not start.chosen.is_local:
         extra = " --image first" if lacks_image else ""
         lines = [f"kit doctor {JOB} --nodes {nodes}{extra}", f"kit submit --follow{extra}"]
@@ -117,7 +118,7 @@ def _next(start: Start) -> list[str]:
     engines = plugins.runtimes(local=True)
     if not choices.engines_here(start.site):
         return [f"kit run    # once python3 has torch, or {engines[0].tool} is here"]
-    if has_dockerfile:
+    if found:
         return [build, "kit run --image first"]
     scheme = engines[0].words("images")[0]
     to_engine = f"{texts.BUILD} --to {scheme.partition(':')[0]}"
