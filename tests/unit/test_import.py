@@ -679,6 +679,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "./serve & until curl localhost; do sleep 1; done; ./a": "it waits for what ran in the background",
         "f() { until curl $1; do sleep 1; done; }\n./serve & f localhost; ./a": "it waits for what ran in the background",
         "if [ -f $I.done ]; then exit 0; fi; ./a": "the job may end well here, without the program",
+        "[ -f $I.done ] && exit; ./a": "the job may end well here, without the program",
         "PORT=$(shuf -n 1 ports)\necho $PORT >port; ./serve --port $PORT": "the program gets another port, $MASTER_PORT",
         "export X=$RANDOM; apptainer exec i.sif ./a": "each task would get a $X of its own: write the value",
         "f() { echo $RANDOM; }; export X=$(f); apptainer exec i.sif ./a": "each task would get a value of its own: write the value",

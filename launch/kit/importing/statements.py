@@ -233,7 +233,8 @@ class Reader(Reading):
 
     def _of_script(self, node: Node, item: Item) -> str:
         """Return why only a `script` can do what lines do, "" where others can, too."""
-        ends_well = ["exit", "0"] in map(bash_tree.literals, bash_tree.calls(node))
+        calls = list(map(bash_tree.literals, bash_tree.calls(node)))
+        ends_well = ["exit", "0"] in calls or ["exit"] in calls
         is_help = "getopts" in bash_tree.programs(node)
         if ends_well and not (is_help or self.candidates) and "$?" not in item.source:
             return DONE
