@@ -1347,7 +1347,8 @@ def test_the_job_file_is_written_once_and_replaced_only_if_told(kit, tmp_path: P
     assert done.stderr.splitlines()[0] == "kit: wrote job.yaml: 1 line carried, 1 to decide, 0 not needed"
     assert done.stderr.splitlines()[1].startswith("kit: line 3: the command has arguments of the batch script")
     made = (tmp_path / "job.yaml").read_text()
-    assert kit("import", "old.sbatch").stdout == made
+    assert kit("import", "old.sbatch").stdout == kit("import", "old.sbatch", "--output", "-").stdout == made
+    assert not (tmp_path / "-").exists()
     (tmp_path / "job.yaml").write_text("mine")
     again = kit("import", "old.sbatch", "--output", "job.yaml", check=False)
     assert (again.returncode, again.stderr) == (2, "kit: --output: job.yaml exists\n  fix: choose another name, or replace it by --force\n")

@@ -30,6 +30,7 @@ def import_(
     a comment with the reason.
     """
     found = importer.read(Path(script), os.environ)
+    output = None if output == "-" else output
     if output:
         _write(Path(output), found.job, force=force)
     if as_json:
