@@ -127,16 +127,21 @@ def query(run: Run, queue: job_status.Queue, accounts: Optional[job_status.Accou
         if item.state in slurm.FINAL:
             ends.setdefault(item.state, []).append(number)
     noted = replace(run, ends={state: spans(numbers) for state, numbers in ends.items()})
-    state, detail = _state(found), summary(found)
+    state = _state(found)
+    detail = describe(state, found)
     if state in slurm.FINAL:
         used = history.measure(run, [item.run for item in found])
         noted = history.ended(replace(noted, usage=used), state, detail)
     elif noted != run:
         history.add(noted)
-    reasons = {item.detail for item in found if item.state in slurm.WAITING}
-    if state in slurm.WAITING and len(reasons) == 1:
-        detail = f"{detail}; {reasons.pop()}"
     return Status(noted, state, detail, tasks=found)
+
+
+def describe(state: str, tasks: tuple[Status, ...]) -> str:
+    """Return how many tasks are in which state, and what all that wait are waiting for."""
+    reasons = {item.detail for item in tasks if item.state in slurm.WAITING}
+    waits = state in slurm.WAITING and len(reasons) == 1
+    return f"{summary(tasks)}; {reasons.pop()}" if waits else summary(tasks)
 
 
 def _with_all_tasks(run: Run, queue: job_status.Queue) -> Run:

@@ -142,13 +142,12 @@ def _lost(status: Status, own: str) -> Status:
 
 def _unknown(status: Status, detail: str) -> Status:
     """Return the status with UNKNOWN for LOST, of a run and of its tasks: nobody can tell now."""
-    if status.state == "LOST":
-        status = status._replace(state="UNKNOWN", detail=detail)
-    if not status.tasks:
-        return status
     tasks = tuple(_unknown(each, detail) for each in status.tasks)
-    before, now = map(array_status.summary, (status.tasks, tasks))
-    return status._replace(tasks=tasks, detail=status.detail.replace(before, now))
+    if status.state == "LOST":
+        return status._replace(state="UNKNOWN", detail=detail, tasks=tasks)
+    if not tasks:
+        return status
+    return status._replace(tasks=tasks, detail=array_status.describe(status.state, tasks))
 
 
 def _unseen(status: Status) -> Status:
