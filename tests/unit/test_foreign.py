@@ -40,6 +40,8 @@ FIXES = {
     "ds --num_gpus 4 t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",
     "ray symmetric-run --address h:6379 --min-nodes 4 --num-gpus=8 -- python -u t.py": "write `command: t.py`, `nodes: 4` and `launcher: ray`; "
     "this leaves out --address, --num-gpus: kit starts Ray itself, with the job's CPUs and GPUs",
+    "ray job submit --address http://127.0.0.1:8265 --working-dir . -- python -m verl.trainer.main_ppo a=1": "write `command: python -m verl.trainer.main_ppo a=1` "
+    "and `launcher: ray`; this leaves out --address, --working-dir: kit starts Ray itself, with the job's CPUs and GPUs",
     "composer -n 8 t.py": "write `command: t.py`, `processes_per_node: 8` and `launcher: torchrun`",
     "colossalai run --nproc_per_node 4 --host a,b t.py": "write `command: t.py`, `processes_per_node: 4` and `launcher: torchrun`",
     "mpirun -np 4 ./solver": "write `command: ./solver`, `processes_per_node: 4` and `launcher: mpi`",
@@ -65,7 +67,7 @@ OWN = [
     *("nsys profile -o deepspeed python t.py", "nsys profile -o out/deepspeed python t.py", "ncu -o torchrun python t.py", "ncu --export srun python t.py"),
     *("perf record -o composer python t.py", "strace -o deepspeed python t.py", "uv run --project deepspeed t.py", "uv run --directory composer t.py"),
     *("conda run -n x --cwd composer python t.py", "uv run --module train deepspeed", "uv run -m train torchrun"),
-    *("ray start --head", "ray job submit -- python t.py", "megatron export", "vllm bench serve", "lmf webui", "ds.py"),
+    *("ray start --head", "megatron export", "vllm bench serve", "lmf webui", "ds.py"),
     *("axolotl preprocess c.yml", "axolotl train c.yml --launcher=python", "python -m axolotl.cli.train c.yml", "tune run full --config c", "swift export"),
     *("wandb sync wandb/offline-run-1", "wandb sweep --cancel x"),
 ]

@@ -55,7 +55,7 @@ OF_NODE: dict[tuple[str, ...], Tool] = {
     ("composer",): Tool("torchrun", ("n", "nproc"), (), ("world-size",)),
     ("colossalai", "run"): Tool("torchrun", ("nproc-per-node",), ("num-nodes",)),
 }
-RAY = ("ray", "symmetric-run")
+RAY = (("ray", "symmetric-run"), ("ray", "job", "submit"))
 STARTERS: dict[tuple[str, ...], Tool] = {
     **TORCHRUN,
     **OF_NODE,
@@ -67,8 +67,11 @@ STARTERS: dict[tuple[str, ...], Tool] = {
         to_keep="what is asked of Slurm belongs under `slurm`",
     ),
     **{(name,): _MPI for name in MPI},
-    RAY: Tool(
-        "ray", (), ("min-nodes",), to_keep="kit starts Ray itself, with the job's CPUs and GPUs"
+    **dict.fromkeys(
+        RAY,
+        Tool(
+            "ray", (), ("min-nodes",), to_keep="kit starts Ray itself, with the job's CPUs and GPUs"
+        ),
     ),
 }
 _OF_TRL = ("sft", "dpo", "grpo", "kto", "reward", "rloo")

@@ -69,10 +69,9 @@ class Launch(Starters):
             if start[-1] == "torch.distributed.launch" and not _USE_ENV & {*behind}:
                 self.decide(f"{start[-1]} gave the program --local-rank: {_LOCAL_RANK}")
             return self.torchrun(behind)
-        is_job = (name, *rest[:2]) == ("ray", "job", "submit") and "--" in rest
-        is_ray = is_job or start == rank_starters.RAY
+        is_ray = start in rank_starters.RAY and "--" in behind
         if is_ray or start in rank_starters.OF_NODE:
-            return self._ray(rest) if is_ray else self._on_each_node(words)
+            return self._ray(start, behind) if is_ray else self._on_each_node(words)
         if name in containers.READERS:
             container = containers.READERS[name](rest)
             self.write_container(container)
@@ -103,16 +102,16 @@ class Launch(Starters):
         self._write()
         return []
 
-    def _ray(self, words: list[str]) -> list[str]:
+    def _ray(self, start: tuple[str, ...], words: list[str]) -> list[str]:
         """Return the program of `ray symmetric-run` or `ray job submit`, which is Ray's driver."""
         self.launcher = "ray"
         if self.draft.env.pop("RAY_ADDRESS", None):  # it would win over that of kit's Ray
             self.draft.take_back("env: RAY_ADDRESS")
         self.exports = [line for line in self.exports if "export RAY_ADDRESS=" not in line]
-        end = words.index("--") if "--" in words else 0
+        end = words.index("--")
         shown = ", ".join(word.partition("=")[0] for word in words[:end] if word[:2] == "--")
         if shown:
-            self.left_out(f"{shown} of ray: {rank_starters.STARTERS[rank_starters.RAY].to_keep}")
+            self.left_out(f"{shown} of ray: {rank_starters.STARTERS[start].to_keep}")
         return words[end + 1 :]
 
     def _of_node(self, found: re.Match[str]) -> str:
