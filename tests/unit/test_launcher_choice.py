@@ -189,3 +189,13 @@ def test_every_fact_of_a_launcher_is_explained() -> None:
     known = re.findall(r"^    # ([a-z-]+): ", str(plugins.__doc__), re.MULTILINE)
     for name in plugins.names("launchers"):
         assert set(plugins.find("launchers", name, "").facts) <= set(known)
+
+
+def test_what_a_launcher_sets_is_no_variable_of_the_job(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    for launcher, name in (("ray", "RAY_ADDRESS"), ("tensorflow", "TF_CONFIG")):
+        done = kit("submit", "train.py", "--launcher", launcher, "--env", f"{name}=x", "--dry-run", check=False)
+        assert done.stderr.startswith(f"kit: --env: {name} is set by the launcher")
+        for wanted, inheriting, is_taken in ((name, launcher, False), ("all", launcher, False), (name, "srun", True)):
+            options = ("--launcher", inheriting, "--inherit", wanted, "--dry-run")
+            assert ("of-this-shell" in kit("submit", "train.py", *options, **{name: "of-this-shell"}).stdout) == is_taken

@@ -82,7 +82,7 @@ def resolve(
     if chosen.runtime:
         program.check(job, launcher_name, view, problems)
         own_lines.check(job, launcher_name, view, problems)
-    variables = take_variables(job, cluster, problems)
+    variables = take_variables(job, cluster, problems, chosen.launcher)
     rank_program, why_live = _live_program(job, run_dir, launcher_name, variables), ""
     is_live = (job.code or code) == "live" or not chosen.runtime
     if not is_live and job.command and os.path.isdir(job.workdir):
@@ -161,13 +161,19 @@ def check_line(run_dir: str, problems: Problems) -> None:
         problems.add("the run directory", problem, fix)
 
 
-def take_variables(job: Job, cluster: Cluster, problems: Problems) -> Variables:
+def take_variables(
+    job: Job, cluster: Cluster, problems: Problems, launcher: Optional[Plugin] = None
+) -> Variables:
     """Return the variables of a job: its own, its profile's, and what it inherits of this shell."""
     asked = inherit.by_name(job.inherit)
     of_profile = {name: value for name, value in cluster.env.items() if name not in asked}
     own = {**of_profile, **job.env}
     named = [*cluster.secrets.values(), *job.secrets.values()]
-    known = {*own, *(secret.name for secret in named)}
+    of_launcher = launcher.words("sets") if launcher else []
+    for name in own.keys() & of_launcher:
+        problem = f"{name} is set by the launcher, which a value of the job would lead astray"
+        problems.add(job.where("env"), problem, "remove it")
+    known = {*own, *of_launcher, *(secret.name for secret in named)}
     inherited = inherit.take(job.inherit, job.where("inherit"), known, problems)
     return Variables(own, inherited, tuple(item.at for item in named if item.source == "file"))
 

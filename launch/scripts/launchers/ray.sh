@@ -3,6 +3,7 @@
 # program, as Ray's driver. It finds RAY_ADDRESS, NNODES and NPROC_PER_NODE. When it ends, Ray ends on all nodes.
 # tasks-per-node: 1
 # addresses: all
+# sets: RAY_ADDRESS
 # signals: passed-on
 set -euo pipefail +o posix +o noclobber && shopt -u failglob
 [[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand

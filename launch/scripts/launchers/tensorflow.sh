@@ -4,6 +4,7 @@
 # tasks-per-node: 1
 # processes-per-node: 1
 # addresses: all
+# sets: TF_CONFIG
 # signals: passed-on
 set -euo pipefail +o posix +o noclobber && shopt -u failglob
 [[ "${BASH_SOURCE[0]}" == /* ]] || exec bash "${PWD}/${BASH_SOURCE[0]}" "$@" # by hand
