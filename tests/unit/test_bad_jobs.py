@@ -6,22 +6,25 @@ tests/bad_jobs/slurm.
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
 import os
 import re
-import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.base.errors import UsageError
+from kit.base.errors import Problems, UsageError
 
 import site_slurm
 from samples import ROOT
 
 FOLDER = ROOT / "tests/bad_jobs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+WARNINGS = [name for name in NAMES if name.startswith("warning-")]
 
 
 pytestmark = pytest.mark.tame
@@ -40,10 +43,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "train.py").touch()
     (folder / "spawns.py").write_text("import torch.multiprocessing as mp\nmp.spawn(print, nprocs=8)\n")
     (folder / "broken.py").write_text("import os\nreturn 1\n")
+    (folder / "driver.py").write_text("import ray\n")
+    (folder / "windows.sh").write_bytes(b"#!/bin/bash\r\necho hello\r\n")
     (folder / "fit.sh").touch()
     (folder / "images/train.sqsh").write_bytes(b"x")
     (folder / "images/train.sif").write_bytes(b"x")
     (folder / "data/packed.sqsh").write_bytes(b"hsqs")
+    (tmp_path / "outside.py").touch()
     monkeypatch.chdir(folder)
     return folder
 
@@ -69,9 +75,19 @@ def submit(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
     return code, capsys.readouterr().err
 
 
+def put(name: str, project: Path, patch: pytest.MonkeyPatch) -> None:
+    """Copy a job file to the project, and set the variables of the shell that it names."""
+    text = (FOLDER / f"{name}.yaml").read_text().replace("PROJECT", str(project)).replace("TMP", str(project.parent))
+    (project / f"{name}.yaml").write_text(text)
+    if text.startswith("# without Slurm\n"):
+        patch.setenv("PATH", str(project.parent / "nothing"))
+    for variable, value in re.findall(r"^# in a shell with (\w+)=(.*)$", text, re.MULTILINE):
+        patch.setenv(variable, value)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_all_mistakes_of_a_file_are_said_with_their_places_and_nothing_is_written(name: str, slurm: Path, project: Path, capsys) -> None:
-    shutil.copy(FOLDER / f"{name}.yaml", project)
+def test_all_mistakes_of_a_file_are_said_with_their_places_and_nothing_is_written(name: str, slurm: Path, project: Path, capsys, monkeypatch) -> None:
+    put(name, project, monkeypatch)
     before = sorted(project.rglob("*"))
     code, said = submit(capsys, f"{name}.yaml")
     said = re.sub(r"Python 3\.\d+ ", "Python 3.X ", said.replace(str(project), "PROJECT").replace(str(project.parent), "TMP"))
@@ -79,7 +95,7 @@ def test_all_mistakes_of_a_file_are_said_with_their_places_and_nothing_is_writte
     if os.environ.get("KIT_UPDATE_GOLDEN"):
         expected.write_text(said)
     assert said == expected.read_text()
-    assert re.match(rf"kit: ({name}\.yaml|spawns\.py|broken\.py)[: ]", said)
+    assert re.match(rf"kit: ({name}\.yaml|spawns\.py|broken\.py|warning)[: ]", said)
     assert not re.findall(r"^kit: .*$(?!\n  fix: \S)", said, re.MULTILINE), "a problem without a fix"
     assert code == (0 if name.startswith("warning-") else 2)
     assert sorted(project.rglob("*")) == before
@@ -88,6 +104,52 @@ def test_all_mistakes_of_a_file_are_said_with_their_places_and_nothing_is_writte
 def test_there_are_sixty_files_and_each_has_its_message() -> None:
     assert len(NAMES) >= 60
     assert sorted(path.stem for path in FOLDER.glob("*.expected")) == NAMES
+
+
+# Those of `kit run`, and of a Slurm that does not answer: the text of docs/checks.md has them.
+WITHOUT_A_FILE = ("this_machine.py", "is not checked against the cluster")
+
+
+def calls_of_warn(path: Path) -> Iterator[range]:
+    """The lines of each call of Problems.warn, also by the name `say`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if re.search(r"\bproblems\.warn\b|^say$", called) and not any(word in f"{path} {ast.unparse(node)}" for word in WITHOUT_A_FILE):
+            assert node.end_lineno
+            yield range(node.lineno, node.end_lineno + 1)
+
+
+def test_every_warning_has_a_file(slurm: Path, project: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new warning needs tests/bad_jobs/warning-NAME.yaml: docs/checks.md shows it."""
+    said: dict[str, set[int]] = {}
+    warn = Problems.warn
+
+    def note(self: Problems, *words: str) -> None:
+        caller = sys._getframe(1)
+        said.setdefault(caller.f_code.co_filename, set()).add(caller.f_lineno)
+        warn(self, *words)
+
+    monkeypatch.setattr(Problems, "warn", note)
+    for name in WARNINGS:
+        with monkeypatch.context() as patch:
+            put(name, project, patch)
+            submit(capsys, f"{name}.yaml")
+    paths = [path for package in ("config", "plan", "cluster") for path in sorted((ROOT / "launch/kit" / package).rglob("*.py"))]
+    missing = [f"{path}:{lines[0]}" for path in paths for lines in calls_of_warn(path) if said.get(str(path), set()).isdisjoint(lines)]
+    assert missing == []
+
+
+def test_the_page_of_checks_shows_every_warning() -> None:
+    head, rows = "| warning | fix |\n|---|---|\n", ""
+    for name in WARNINGS:
+        found = re.match(r"kit: (?:\S+: )?warning: (.*)\n  fix: (.*)\n", (FOLDER / f"{name}.expected").read_text())
+        assert found, name
+        row = " | ".join(text.replace("|", "\\|") for text in found.groups())
+        rows += f"| {row} |\n".replace("TMP/slurm", "/home/ada").replace("TMP", "/home/ada").replace("PROJECT", "/home/ada/project")
+    page = ROOT / "docs/checks.md"
+    if os.environ.get("KIT_UPDATE_GOLDEN") == "1":
+        page.write_text(re.sub(re.escape(head) + r"(?:\|.*\n)*", lambda _: head + rows, page.read_text()))
+    assert head + rows in page.read_text()
 
 
 def job(project: Path, text: str) -> str:

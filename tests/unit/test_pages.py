@@ -213,7 +213,8 @@ SCRIPTS = [
 
 def test_the_pages_show_scripts_only_as_whole_jobs() -> None:
     assert len(SCRIPTS) >= 7
-    assert [code for page in PAGES.values() for code in re.findall(r"`(script: [^`|]+)`", page)] == []
+    pages = [page for name, page in PAGES.items() if name != "checks.md"]  # which quotes messages
+    assert [code for page in pages for code in re.findall(r"`(script: [^`|]+)`", page)] == []
 
 
 @pytest.mark.parametrize("text", SCRIPTS)
