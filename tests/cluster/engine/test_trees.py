@@ -33,6 +33,7 @@ DOCKERFILE = f"FROM kit-test/small\nCOPY own /\nCMD {json.dumps(['sleep', '1000'
 REPLACED = (b".singularity.d", b".dockerenv", b"environment", b".exec", b".shell", b".test", b"singularity")
 REPLACED += tuple(b"etc/" + name for name in (b"hosts", b"hostname", b"resolv.conf", b"mtab", b"environment", b"fstab", b"rc", b"rc.local"))
 MADE = {b"home": 0o755, b"dev": 0o755, b"proc": 0o755, b"sys": 0o755}  # or not to be seen: something is mounted there
+HOMES = (b"root", b"home/ada")  # which others may enter
 LAST_S = 2**32 - 1
 
 
@@ -60,6 +61,9 @@ def image(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
 
 def make(root: bytes, chance: random.Random) -> None:
     hostile_files.Maker(root, b"hostile", chance).make(ENTRIES)
+    for home in HOMES:
+        os.makedirs(os.path.join(root, home), exist_ok=True)
+        os.chmod(os.path.join(root, home), 0o700)
     # Hard links to what is left out.
     os.link(os.path.join(root, b"environment"), os.path.join(root, b"kept"))
     os.mknod(os.path.join(root, b"null"), 0o666 | stat.S_IFCHR, os.makedev(1, 3))
@@ -85,6 +89,8 @@ def expected(tree: dict[bytes, Facts]) -> dict[bytes, Facts]:
     found = {path: Facts(stat.S_IFDIR, mode, (0, 0), 0, "", b"", ()) for path, mode in MADE.items()}
     for path, facts in kept.items():
         needed = {stat.S_IFDIR: 0o700, stat.S_IFLNK: 0}.get(facts.kind, 0o600)
+        if stat.S_ISDIR(facts.kind) and path in HOMES:
+            needed |= 0o055
         moment_s = 0 if path in (b"", b"etc", b"dev", b"proc", b"sys") else min(max(facts.moment_s, 0), LAST_S)
         names = tuple(name for name in facts.names if is_compared(name))
         found[path] = facts._replace(mode=facts.mode | needed, moment_s=moment_s, names=names if len(names) > 1 else ())
