@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -515,3 +516,28 @@ def test_a_job_that_is_to_stop_is_not_started_again_when_a_rank_fails_meanwhile(
     said = process.communicate(timeout=60)[1]
     assert (process.returncode, logs(run)["rank0.out"].count("up\n")) == (9, 1), said
     assert not (run / "requeued").exists()
+
+
+def test_a_node_stays_in_ray_after_the_signal_until_the_head_is_gone(tmp_path: Path) -> None:
+    """The program may need its workers for a checkpoint."""
+    script = """
+    for name in messages ray; do source "${KIT_RUN_DIR}/lib/${name}.sh"; done
+    ray::start() {
+      set -m
+      sleep 60 &
+      KIT_RAY=$!
+      set +m
+    }
+    KIT_RAY_HEAD=127.0.0.1 RAY_ADDRESS="127.0.0.1:$1" KIT_JOIN_S=60 KIT_RAY_DIR="$2/none" KIT_LOG_DIR="$2" NODE_RANK=1
+    ray::join
+    """
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        command = ["bash", "-c", f"set -euo pipefail\n{script}", "bash", str(head.getsockname()[1]), str(tmp_path)]
+        node = subprocess.Popen(command, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+        for _ in range(3):  # it asks twice a second whether the head is there
+            head.accept()[0].close()
+        node.terminate()
+        head.settimeout(60)
+        for _ in range(3):
+            head.accept()[0].close()
+    assert node.wait(60) == 0

@@ -17,7 +17,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="not here: ray")
 PROGRAM = """
-import json, os, pathlib, ray, sys, time
+import json, os, pathlib, ray, signal, sys, time
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
 @ray.remote(num_cpus=1)
@@ -31,9 +31,16 @@ facts = {"names": [node["NodeName"] for node in nodes], "cpus": [node["Resources
 facts |= {"addresses": [node["NodeManagerAddress"] for node in nodes], "driver": os.environ["VLLM_HOST_IP"]}
 facts |= {"port": ray.get_runtime_context().gcs_address.split(":")[1], "ray": os.environ["KIT_LOG_DIR"]}
 pathlib.Path("facts.part").write_text(json.dumps(facts))
+asked = []
+if os.path.exists("drain"):
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 os.rename("facts.part", "facts.json")
-while os.path.exists("wait"):
+while os.path.exists("wait") and not asked:
     time.sleep(0.1)
+if asked:  # it needs the other node once more, as for a checkpoint
+    time.sleep(2)
+    ray.get(look.options(scheduling_strategy=On(nodes[1]["NodeID"], soft=False)).remote())
+    pathlib.Path("drained").touch()
 sys.exit(int(sys.argv[1]))
 """
 JOB = """
@@ -160,11 +167,12 @@ def test_when_ray_is_killed_on_a_node_the_run_ends_and_names_it(start) -> None:
     assert [*run.folder.glob("run/log/*/ray1/raylet.out")]
 
 
-def test_a_cancelled_run_leaves_nothing_of_ray(start) -> None:
-    run = start()
+def test_a_cancelled_program_has_its_nodes_to_its_end_and_then_nothing_of_ray_is_left(start) -> None:
+    run = start(job="setup: touch drain\n")
     run.facts()
     run.process.terminate()
     assert run.process.wait(200) != 0
+    assert (run.folder / "drained").exists(), run.said.read_text()
     assert run.left() == []
 
 

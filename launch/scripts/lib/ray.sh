@@ -105,6 +105,7 @@ ray::join() {
     sleep 0.5
   done
   ray::start --address="${RAY_ADDRESS}"
+  trap : TERM INT HUP # the program may still need this node, such as for a checkpoint; the end of the head is the end here
   while kill -0 "${KIT_RAY}" 2>/dev/null; do
     sleep 0.5
     if net::is_listening "${KIT_RAY_HEAD}" "${kit_port}"; then kit_misses=0; else kit_misses+=1; fi
