@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -445,15 +446,24 @@ def test_packages_are_for_the_python_that_the_command_names(project: Project, py
     assert found(project.run(PATH=f"{tmp_path}/first:/usr/bin:/bin").stdout)["alpha"][0] == "1.0"
 
 
+def test_packages_are_for_the_python_that_the_command_names_with_its_version(project: Project, python: Path, tmp_path: Path) -> None:
+    """Not for the system's python3 beside it."""
+    stub(tmp_path / "own", "python3", "exit 1\n")
+    stub(tmp_path / "own", "python3.99", f'exec {shlex.quote(str(python))}/bin/python3 "$@"\n')
+    project.job("alpha", program=json.dumps([f"{tmp_path}/own/python3.99", "train.py", "alpha"]))
+    assert found(project.run(PATH="/usr/bin:/bin").stdout)["alpha"][0] == "1.0"
+
+
 def test_another_python_of_one_image_has_packages_of_its_own() -> None:
     def name(**job: Any) -> str:
         plan = plan_of(image="/images/a.sqsh", fingerprint="1", **job)
         return package_store._Build(plan, image_python.ImagePython(plan, str), {}, print)._digest()
 
     commands = ("train.py",), ("python3", "train.py"), ("/opt/one/bin/python", "train.py"), ("/opt/two/bin/python", "train.py")
+    commands = (*commands, ("/opt/one/bin/python3.12", "train.py"))
     names = [name(command=command) for command in commands]
     names.append(name(command=("train.py",), env=(("PATH", "/opt/three/bin:/usr/bin"),)))
-    assert names[0] == names[1] and len({*names}) == 4
+    assert names[0] == names[1] and len({*names}) == 5
 
 
 def test_a_pip_of_letters_and_a_package_without_a_version_are_no_obstacle(project: Project, python: Path) -> None:

@@ -19,7 +19,7 @@ from kit.config import image_files, plugins
 from kit.config.plugins import Plugin
 from kit.files import safe_read
 from kit.plan.plan import Plan
-from kit.plan.program import python_path
+from kit.plan.program import named_python, python_path
 
 ANSWER = "answer.json"  # in the program's folder
 _STARTED = "started"
@@ -69,7 +69,7 @@ class ImagePython:
         }
         # The program is an argument, and the settings, which may hold passwords, come by a pipe.
         program = assets.part("packages.py")
-        words = [program, str(folder), python_path(self.plan), *mounts]
+        words = [program, str(folder), python_path(self.plan), named_python(self.plan), *mounts]
         command = ["bash", str(scripts / "image_python.sh"), *words]
         left_out = ("PIP_", "SLURM_", "KIT_")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}

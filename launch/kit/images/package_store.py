@@ -27,7 +27,7 @@ from kit.images import pip_settings, store
 from kit.images.image_python import ImagePython
 from kit.plan.packages import Packages
 from kit.plan.plan import Plan
-from kit.plan.program import python_path
+from kit.plan.program import named_python, python_path
 
 NAME, SUFFIX = "packages", ".tar.gz"
 FORMAT = 1  # of the file: another one makes all of them anew
@@ -77,8 +77,8 @@ class _Build:
         container = self.plan.container
         requirements = container.packages.requirements
         parts = [FORMAT, requirements, container.fingerprint or self._identity()]
-        if path := python_path(self.plan):  # an image may have several Pythons
-            parts.append(path)
+        # An image may have several Pythons, also in one folder.
+        parts += filter(None, (named_python(self.plan), python_path(self.plan)))
         if wheels := _wheels(pip_settings.paths(self.settings, requirements)):
             parts.append(wheels)
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogateescape")).hexdigest()

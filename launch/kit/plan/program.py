@@ -250,12 +250,18 @@ def is_path(word: str) -> bool:
     return word.endswith(".py") or "/" in word
 
 
-def python_path(plan: Plan) -> str:
-    """Return the job's own PATH, behind the folder of a Python that its command names by a path."""
-    first, own = plan.program.command[0], dict(plan.program.env).get("PATH", "")
+def named_python(plan: Plan) -> str:
+    """Return the Python that a command names by a path, or ""."""
+    first = plan.program.command[0]
     folder, name = os.path.split(first)
     is_python = folder and re.fullmatch(r"python(3[.0-9]*)?", name)
-    return ":".join(filter(None, (plan.view.full(folder) if is_python else "", own)))
+    return plan.view.full(first) if is_python else ""
+
+
+def python_path(plan: Plan) -> str:
+    """Return the job's own PATH, behind the folder of a Python that its command names by a path."""
+    own = dict(plan.program.env).get("PATH", "")
+    return ":".join(filter(None, (os.path.dirname(named_python(plan)), own)))
 
 
 def module(command: tuple[str, ...]) -> Optional[int]:
