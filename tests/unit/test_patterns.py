@@ -175,7 +175,7 @@ def test_a_file_of_patterns_that_is_none_is_refused_at_once(kind: str, tmp_path:
         source_files.find(str(tmp_path), "code", Problems(), ())
     (tmp_path / ".dockerignore").symlink_to(place)
     with pytest.raises(UsageError, match=r"/\.dockerignore "):
-        dockerignore.read(tmp_path, tmp_path / "Dockerfile")
+        dockerignore.read(tmp_path / ".dockerignore", f"{tmp_path}/.dockerignore")
 
 
 def test_bytes_that_are_no_utf_8_are_matched_as_they_are(tmp_path: Path) -> None:

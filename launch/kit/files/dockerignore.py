@@ -58,11 +58,10 @@ def file(folder: Path, recipe: Path) -> Path:
     return next(filter(os.path.lexists, (own, usual, podmans)), usual)
 
 
-def read(folder: Path, recipe: Path) -> tuple[Callable[[str], bool], bool]:
+def read(path: Path, where: str) -> tuple[Callable[[str], bool], bool]:
     """Return a function that says of a path whether it is ignored, and whether all below it is."""
-    path = file(folder, recipe)
     found = lines(path)
-    return matcher(found, str(path)), not any(line.startswith("!") for line in found)
+    return matcher(found, where), not any(line.startswith("!") for line in found)
 
 
 def lines(path: Path) -> list[str]:
@@ -117,6 +116,8 @@ def matcher(found: list[str], where: str) -> Callable[[str], bool]:
             if character == "/":
                 matched |= now & ends  # a folder's pattern matches all its contents
             now = after(now, character)
+            if not now:
+                break
         # The last pattern that matches decides.
         return not places.ends.get((matched | now & ends).bit_length(), True)
 

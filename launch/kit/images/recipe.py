@@ -114,7 +114,8 @@ class Recipe:
 
     def _copied(self) -> set[str]:
         """Return what the recipe's words mean. Raise UsageError if one means nothing."""
-        ignores = dockerignore.read(self.folder, self.file)
+        patterns = dockerignore.file(self.folder, self.file)
+        ignores = dockerignore.read(patterns, str(patterns))
         found: set[str] = set()
         for line, word in self.parts.sources:
             pattern = self._pattern(word, line)

@@ -65,7 +65,7 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str]) -> 
 
     More than a snapshot should hold becomes a problem.
     """
-    is_ignored, is_simple = _kitignore(root)
+    is_ignored, is_simple = dockerignore.read(Path(root, IGNORE), IGNORE)
     notes: list[str] = []
     left_out: dict[str, None] = {}
     listed, by_git = _listed(root, is_ignored if is_simple else lambda name: False, notes, left_out)
@@ -145,14 +145,6 @@ def _is_small_enough(root: str, count: int, total: int, where: str, problems: Pr
     fix = "start from the project's own folder; name what is not code in .gitignore"
     problems.add(where, problem, f"{fix}, {OTHER_WAYS}")
     return False
-
-
-def _kitignore(root: str) -> tuple[Callable[[str], bool], bool]:
-    """Return a test whether a name is ignored, and whether an ignored folder is ignored whole."""
-    if not os.path.lexists(os.path.join(root, IGNORE)):
-        return (lambda name: False), True
-    lines = dockerignore.lines(Path(root, IGNORE))
-    return dockerignore.matcher(lines, IGNORE), not any(line.startswith("!") for line in lines)
 
 
 def _of_this_project(listed: dict[str, bool], left_out: dict[str, None]) -> list[str]:
