@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple
 
 from kit.base.errors import Problems
 from kit.base.formats import first, size
@@ -125,9 +125,9 @@ def _listed(
     root: str, is_ignored: Callable[[str], bool], notes: list[str], left_out: dict[str, None]
 ) -> tuple[dict[str, bool], bool]:
     """Return {file: whether git tracks it} of a folder, and whether git listed the files."""
-    brought = _by_list(root, left_out)
-    if brought is not None:
-        return brought, False
+    if found := file_list.read(root):
+        left_out |= dict.fromkeys(filter(_is_no_output, file_list.others(root, found.tracked)))
+        return found.tracked, False
     listed = git_files.listed(root, notes)
     if listed is not None:
         return listed, True
@@ -168,15 +168,6 @@ def _of_this_project(listed: dict[str, bool], left_out: dict[str, None]) -> list
         elif "__pycache__" not in parts and folders.isdisjoint(foreign if is_code else of_runs):
             kept.append(name)
     return kept
-
-
-def _by_list(root: str, left_out: dict[str, None]) -> Optional[dict[str, bool]]:
-    """Return {file: whether git tracks it} by the folder's own list of its files, if it has one."""
-    found = file_list.read(root)
-    if found is None:
-        return None
-    left_out |= dict.fromkeys(filter(_is_no_output, file_list.others(root, found.tracked)))
-    return found.tracked
 
 
 def _is_no_output(name: str) -> bool:
