@@ -36,6 +36,8 @@ def check(job: Job, view: FileView, problems: Problems) -> None:
             )
             problems.warn(where, f"every rank gets {rank.group()}", fix)
         option, equals, value = word.rpartition("=")
+        if not os.path.isabs(value) and file_words.changes_folder(job.script):
+            continue  # its "$@" may begin elsewhere
         said = option + equals if equals else before
         if _SUBCOMMAND.fullmatch(said) and said != words[0]:
             said = f"--{said}"  # `export FILE` says what `--export FILE` does
@@ -49,8 +51,6 @@ def _check_shown(job: Job, name: str, view: FileView, problems: Problems) -> Non
     path = view.hidden(name)
     if not path or _OF_SYSTEMS.match(path) or name.endswith(".py"):  # programs are checked, too
         return
-    if not os.path.isabs(name) and file_words.changes_folder(job.script):
-        return  # whose "$@" may begin elsewhere
     if inside := view.inside(path):
         problem = f"the container has {path} only as {inside}, its target in `mounts`"
         problems.warn(job.where("command"), problem, f"write {inside}")
@@ -71,8 +71,6 @@ def _check_file(job: Job, name: str, view: FileView, problems: Problems) -> None
     path = view.on_this_side(name)
     if os.path.isabs(name) or path is None or os.path.exists(path) or view.is_on_nodes(name):
         return
-    if file_words.changes_folder(job.script):
-        return  # whose "$@" may begin elsewhere
     if file_words.writer(job, name, view):
         return
     fix = f"looked for {path}; relative paths start at the working directory"
