@@ -87,7 +87,9 @@ def folder(logs: Path) -> Path:
 
 def read(logs: Path, attempt: Optional[int] = None) -> list[Event]:
     """Return the events of an attempt, the last one where none is named, in the order of time."""
-    found = _all(logs)
+    names = sorted(name for name in safe_read.names(folder(logs)) if name.endswith(".jsonl"))
+    found = [event for name in names for event in read_file(folder(logs) / name)]
+    found.sort(key=lambda event: event.at_s)  # by each machine's clock
     begun = [event.attempt for event in found if event.name == "start"]
     number = attempt or max(begun or [event.attempt for event in found], default=1)
     return [event for event in found if event.attempt == number]
@@ -107,13 +109,6 @@ def last_attempt(found: list[Event]) -> list[Event]:
     """Return those of the last attempt."""
     last = last_number(found)
     return [event for event in found if event.attempt == last]
-
-
-def _all(logs: Path) -> list[Event]:
-    """Return all events, in the order of time by each machine's clock."""
-    names = sorted(name for name in safe_read.names(folder(logs)) if name.endswith(".jsonl"))
-    found = [event for name in names for event in read_file(folder(logs) / name)]
-    return sorted(found, key=lambda event: event.at_s)
 
 
 def read_file(path: Path) -> list[Event]:
