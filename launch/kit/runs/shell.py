@@ -134,15 +134,12 @@ class Allocated(Session):
     cluster = ""  # of the job, where it is not Slurm's own
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        options = [
-            f"--{name}" + ("" if value is None else f"={value}")
-            for name, value in self.plan.header
-            if name not in OF_SBATCH
-        ]
+        header = dict(self.plan.header)
+        options = {name: value for name, value in header.items() if name not in OF_SBATCH}
         # salloc has variables of its own, such as SALLOC_ACCOUNT, for what a job does not say.
         variables = {
             name.replace("SBATCH", "SALLOC"): value
-            for name, value in sbatch_variables.also_read(dict(self.plan.header)).items()
+            for name, value in sbatch_variables.also_read(header).items()
             if name not in NOT_OF_SALLOC
         }
         if self.task is not None:

@@ -7,7 +7,7 @@ import os
 import pwd
 import re
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Optional
@@ -184,8 +184,8 @@ def run(
         raise _not_started(command[0], error) from None
 
 
-def flags(options: dict[str, str]) -> list[str]:
-    """Return options as a command line has them; an empty value is a flag."""
+def flags(options: Mapping[str, Optional[str]]) -> list[str]:
+    """Return options as a command line has them; a flag has no value, or an empty one."""
     return [f"--{name}={value}" if value else f"--{name}" for name, value in options.items()]
 
 

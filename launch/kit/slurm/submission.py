@@ -71,12 +71,12 @@ def estimate(options: sbatch_variables.Options) -> str:
 
 
 def allocate(
-    folder: Path, options: Sequence[str], command: Sequence[str], **variables: str
+    folder: Path, options: sbatch_variables.Options, command: Sequence[str], **variables: str
 ) -> subprocess.Popen[bytes]:
     """Start salloc, which runs a command on this machine while it holds the nodes.
 
     salloc gives the terminal to the command and takes it back. The queue shows the job in `folder`.
     The variables are for both, where the environment has no others of these names.
     """
-    line = ["salloc", "--quiet", *options, *command]
+    line = ["salloc", "--quiet", *client.flags(options), *command]
     return client.start(line, cwd=folder, env={**variables, **client.environment()})
