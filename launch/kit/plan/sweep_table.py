@@ -87,13 +87,6 @@ def _line(name: str, words: Sequence[str]) -> str:
     return f"KIT_SWEEP_{name}={quote.bash_array(list(words))}"
 
 
-def _fix_of_twice(sweep: Sweep) -> str:
-    """Return the fix for a name that is in a list of points and given once more."""
-    points = max(sweep, key=len)
-    typed = " ".join(f"--sweep {name}=..." for name in points)
-    return f"keep one of them; to replace the points, type all of their names: {typed}"
-
-
 def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
     """Refuse names that are given twice or not used, and misspelt uses of a name."""
     places: dict[str, str] = {}
@@ -101,7 +94,9 @@ def _check_names(job: Job, sweep: Sweep, problems: Problems) -> None:
         for name in names:
             if name in places:
                 problem = f"the sweep's {name} is given at {places[name]}, too"
-                problems.add(axis.where, problem, _fix_of_twice(sweep))
+                points = " ".join(f"--sweep {each}=..." for each in max(sweep, key=len))
+                fix = f"keep one of them; to replace the points, type all of their names: {points}"
+                problems.add(axis.where, problem, fix)
             places[name] = axis.where
     texts = {"command": job.command, "env": job.env.values(), "checkpoints": [job.checkpoints]}
     used = {
