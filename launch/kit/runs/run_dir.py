@@ -211,16 +211,8 @@ def _own_names(run: Path, record: RunRecord) -> list[str]:
     scripts += [*run_paths.LINES.values(), run_paths.PY_SPY, run_paths.SHELL, run_paths.JUPYTER]
     folders = (run_paths.SECRETS, run_paths.CODE, run_paths.LIBRARY)
     unfinished = (path.name for path in run.glob(".run.json.*"))
-    return [
-        *folders,
-        *scripts,
-        *unfinished,
-        run_paths.IMAGE,
-        run_paths.SUMS,
-        _IGNORE,
-        _MARK,
-        run_paths.RECORD,
-    ]
+    records = (run_paths.IMAGE, run_paths.SUMS, _IGNORE, _MARK, run_paths.RECORD)
+    return [*folders, *scripts, *unfinished, *records]
 
 
 def load(run: Path) -> RunRecord:
