@@ -79,7 +79,6 @@ def without(job: Job, names: Iterable[str], command: str, problems: Problems) ->
 
 
 def unset(job: Job, names: Iterable[str]) -> Job:
-    """Return the job as it is without these keys."""
     blank = Job()
     return replace(job, **{name: getattr(blank, name) for name in names})
 

@@ -29,7 +29,6 @@ def site_folders() -> list[Path]:
 
 
 def names() -> list[str]:
-    """Return the names of all profiles."""
     return sorted(files())
 
 

@@ -152,7 +152,6 @@ def flag(given: Located, problems: Problems) -> Optional[bool]:
 
 
 def unpack(given: Located, problems: Problems) -> Optional[str]:
-    """Return auto, yes or no."""
     if given.value == "auto":
         return "auto"
     if isinstance(given.value, str) and given.value.lower() in FLAGS:

@@ -21,7 +21,6 @@ def below_home(variable: str, otherwise: str) -> Path:
 
 
 def folder() -> Path:
-    """Return the folder."""
     return below_home("XDG_STATE_HOME", ".local/state")
 
 

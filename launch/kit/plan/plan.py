@@ -41,7 +41,6 @@ class Layout:
 
     @property
     def requested_nodes(self) -> int:
-        """Return how many nodes Slurm is asked for."""
         return self.nodes + self.spares
 
     @property
@@ -51,7 +50,6 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Return how many ranks the run has on all nodes."""
         return self.nodes * self.processes_per_node
 
 

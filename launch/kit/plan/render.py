@@ -207,7 +207,6 @@ def image(container: Container) -> list[str]:
 
 
 def mounts(container: Container) -> str:
-    """Return the lines of the mounts."""
     lines = ""
     for mount in container.mounts:
         mode = "data" if mount.is_data else "ro" if mount.read_only else "rw"

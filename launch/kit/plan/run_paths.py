@@ -29,8 +29,6 @@ CONTINUED_BY = "continued-by"  # in the folder of a job: the id of the one that 
 
 
 class RunPaths:
-    """The paths of a run."""
-
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.record = self.folder / RECORD
@@ -46,7 +44,6 @@ class RunPaths:
         return str(self.code) if self.code.is_dir() else workdir
 
     def job(self, job_id: str) -> JobPaths:
-        """Return the paths of one of its jobs."""
         return JobPaths(self.folder, job_id)
 
     def begun(self) -> list[str]:
@@ -81,7 +78,6 @@ class JobPaths:
         return own if attempt > 1 and own.is_dir() else self.logs
 
     def node_logs(self, attempt: int) -> list[Path]:
-        """Return the nodes' logs of an attempt."""
         found = self.attempt_logs(attempt).glob("*.out")
         return sorted(path for path in found if not path.name.startswith("rank"))
 

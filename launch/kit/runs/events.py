@@ -51,7 +51,6 @@ class Event:
 
     @property
     def node(self) -> str:
-        """Return the node that it is about."""
         return self.text("node")
 
     def number(self, key: str) -> Optional[int]:
@@ -106,7 +105,6 @@ def last_number(found: list[Event]) -> int:
 
 
 def last_attempt(found: list[Event]) -> list[Event]:
-    """Return those of the last attempt."""
     last = last_number(found)
     return [event for event in found if event.attempt == last]
 
@@ -220,5 +218,4 @@ def log_begin(found: list[Event]) -> int:
 
 
 def last(found: list[Event], name: str) -> Optional[Event]:
-    """Return the last event of that name."""
     return next((event for event in reversed(found) if event.name == name), None)

@@ -260,7 +260,6 @@ def _run(facts: dict[str, Any]) -> Optional[Run]:
 
 
 def from_record(folder: str, record: RunRecord) -> Run:
-    """Return the run that a run.json describes."""
     plan = run_record.plan_of(record)
     layout = plan.layout
     job_id = record.get("job_id") or ""

@@ -75,7 +75,6 @@ def warn_of_closed_folders(folder: Path) -> None:
 
 
 def group(folder: Path) -> str:
-    """Return the name of a run directory's group."""
     gid = os.stat(folder).st_gid
     try:
         return grp.getgrgid(gid).gr_name
@@ -105,7 +104,6 @@ def refuse_others(folder: str, what: str) -> None:
 
 
 def owner_name(folder: str) -> str:
-    """Return whose a run directory is, by name."""
     return slurm.user(owner(folder))
 
 

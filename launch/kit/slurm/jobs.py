@@ -43,8 +43,6 @@ def is_active(state: str) -> bool:
 
 
 class Job(NamedTuple):
-    """A job that Slurm has."""
-
     id: str
     cluster: str = ""  # where Slurm names it: then the job is to be asked for on that one
 

@@ -39,7 +39,6 @@ _JUDGED = (
 
 
 def name(option: str) -> str:
-    """Return the variable of an option."""
     return _names(option)[0]
 
 
