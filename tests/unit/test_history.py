@@ -415,6 +415,12 @@ def test_a_directory_that_is_used_again_is_the_last_run(tmp_path: Path) -> None:
     assert [run.id for run in history.runs()] == ["2", "3"]
 
 
+def test_a_directory_that_was_moved_is_as_old_as_before(tmp_path: Path) -> None:
+    first, last = submitted(tmp_path, "1"), submitted(tmp_path, "2")
+    history.add(replace(first, folder=str(Path(first.folder).rename(tmp_path / "runs/moved"))))  # as lookup notes it
+    assert [run.id for run in history.runs()] == ["1", "2"] and lookup.find("train") == last
+
+
 def test_of_the_many_lines_of_an_array_only_the_last_sound_one_is_checked(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = submitted(tmp_path, "1")
     array = replace(submitted(tmp_path, "2"), array="0-99")

@@ -233,20 +233,12 @@ def noted() -> list[Run]:
     Begin at the end: an array has a line for each change, and checking the types takes long.
     """
     found: dict[str, Run] = {}
-    begins: dict[str, int] = {}  # {folder: how far from the end its run's first line is}
-    whole: set[str] = set()  # folders all of whose run's lines were seen
-    for place, facts in enumerate(json_lines.read(notes.history(), backwards=True)):
+    for facts in json_lines.read(notes.history(), backwards=True):
         folder = facts.get("folder")
-        if not isinstance(folder, str) or folder in whole:
-            continue
-        if folder not in found:
-            if run := _run(facts):
-                found[folder], begins[folder] = run, place
-        elif facts.get("created_s") == found[folder].created_s:
-            begins[folder] = place
-        else:
-            whole.add(folder)  # it was used again
-    return sorted(found.values(), key=lambda run: -begins[run.folder])
+        if isinstance(folder, str) and folder not in found and (run := _run(facts)):
+            found[folder] = run
+    in_order = reversed(found.values())  # of their last lines
+    return sorted(in_order, key=lambda run: run.created_s)
 
 
 def _run(facts: dict[str, Any]) -> Optional[Run]:
