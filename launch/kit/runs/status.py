@@ -279,6 +279,7 @@ def refuse_elsewhere(run: Run) -> None:
 
 
 def refuse_unless_running(found: Status) -> None:
+    """Raise KitError where a run is not running."""
     if found.state != "RUNNING":
         detail = f" ({found.detail})" if found.detail else ""
         fix = "where it is: kit status" if found.active else "why it ended: kit why"
