@@ -79,6 +79,18 @@ def test_what_several_nodes_say_comes_with_their_names(said: str, shown: str, tm
     assert words[0:4] == ["--nodelist=n1,n3", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"] and "--label" in words
 
 
+def test_each_line_has_its_nodes_name_in_whatever_order_slurm_has_tasks(tmp_path: Path) -> None:
+    """26.05 numbers them by the network's topology. What the command says later is its own, whatever it looks like."""
+    run = run_dir(tmp_path, "true", nodes=3, launcher="srun")
+    body = """while [[ "$1" == -* ]]; do shift; done
+    for task in 0:n3 1:n1; do
+      SLURM_NODEID="${task%:*}" SLURMD_NODENAME="${task#*:}" "$@" 2>&1 | sed "s/^/${task%:*}: /"
+    done
+    """
+    done = attach(run, "n1,n3", "bash", "-c", 'echo "on ${SLURMD_NODENAME}"; echo "kit: node x"', body=body)
+    assert done.stdout.splitlines() == ["[n3] on n3", "[n3] kit: node x", "[n1] on n1", "[n1] kit: node x"]
+
+
 def test_a_command_that_is_not_there_is_said_with_the_shells_code(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, launcher="srun")
     done = attach(run, "n2", "no-such-command")

@@ -29,7 +29,7 @@ exec::attach() {
     [[ ! -t 0 || ! -t 1 ]] || step+=(--pty)
     exec "${step[@]}" bash "${KIT_RUN_DIR}/run_script.sh" exec "$@"
   fi
-  "${step[@]}" --label bash "${KIT_RUN_DIR}/run_script.sh" exec "$@" 2>&1 | exec::name_nodes "${hosts[@]}"
+  "${step[@]}" --label bash "${KIT_RUN_DIR}/run_script.sh" exec KIT_TO_NAME=yes "$@" 2>&1 | exec::name_nodes "${hosts[@]}"
 }
 
 # The step's shape is said in full; the allocation's variables would add theirs, such as one CPU for each task.
@@ -44,14 +44,19 @@ exec::forget_slurm() {
   done
 }
 
-# exec::name_nodes HOST... - puts names for srun's numbers of tasks.
+# exec::name_nodes HOST... - puts names for srun's numbers of tasks. Each task first says which node it is on: Slurm 26.05 numbers tasks by the
+# network's topology. What srun or a plug-in says for a task before that has the name of the host in its place.
 exec::name_nodes() {
-  local -a hosts=("$@")
+  local -a hosts=("$@") are_known=()
   local line number
   while IFS= read -r line || [[ -n "${line}" ]]; do
     number="${line%%:*}"
     if [[ "${line}" == *:* && "${number// /}" =~ ^[0-9]+$ ]]; then
-      printf '[%s] %s\n' "${hosts[number]}" "${line#*: }"
+      if [[ -z "${are_known[number]:-}" && "${line#*: }" == "kit: node "* ]]; then
+        are_known[number]=yes hosts[number]="${line#*: kit: node }"
+      else
+        printf '[%s] %s\n' "${hosts[number]}" "${line#*: }"
+      fi
     else
       printf '%s\n' "${line}" # srun's own
     fi
@@ -68,6 +73,8 @@ exec::become() {
   local -i rank=0
   local own
   own="$(kit::node)" # once: a process for each of 4,000 nodes takes seconds
+  [[ -z "${KIT_TO_NAME:-}" ]] || printf 'kit: node %s\n' "${own}"
+  unset KIT_TO_NAME
   kit::split hosts , "${KIT_HOSTS}"
   while ((rank < ${#hosts[@]} - 1)) && [[ "${hosts[rank]}" != "${own}" ]]; do rank+=1; done
   export NODE_RANK="${rank}" KIT_BESIDE=yes
