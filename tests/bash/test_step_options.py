@@ -61,3 +61,27 @@ def test_tasks_share_the_cpus_of_their_node(bind: str, tasks: int, variables: di
     words = (run / "argv").read_text().splitlines()
     assert [word for word in words if word.startswith("--cpus-per-task")] == expected
     assert f"--cpu-bind={bind}" in words and f"--ntasks={2 * tasks}" in words
+
+
+@pytest.mark.parametrize(
+    ("tasks", "variables", "cpus"),
+    [
+        (4, {"SLURM_CPUS_PER_TASK": "3", "SLURM_NTASKS_PER_NODE": "4"}, "12"),
+        (4, {"SLURM_CPUS_PER_TASK": "3", "SLURM_JOB_CPUS_PER_NODE": "16,12"}, "12"),
+        (4, {"SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"}, "2"),  # with --overcommit
+        (1, {"SLURM_CPUS_PER_TASK": "12"}, "12"),
+        (4, {}, ""),
+    ],
+)
+def test_what_prepares_a_node_has_the_cpus_of_all_its_ranks(tasks: int, variables: dict[str, str], cpus: str, tmp_path: Path) -> None:
+    """An image is unpacked by one task; srun warns of a step that asks for more than SLURM_CPUS_PER_TASK."""
+    run = run_dir(tmp_path, "true", nodes=2, launcher="srun", tasks_per_node=tasks, processes=tasks)
+    note = 'printf "%s\\n" "SLURM_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-}" "$@" >argv\n'
+    stub(tmp_path / "bin", "srun", '[[ "$*" == *" start "* ]] || { ' + note + ready_nodes("local0", "local1") + "exit; }\n" + ended_ranks(2, tasks))
+    own = slurm(nodes=2, folders=(tmp_path / "bin",))
+    del own["SLURM_CPUS_PER_TASK"]
+    done = start(run, env={**own, **variables})
+    assert done.returncode == 0, done.stderr
+    words = (run / "argv").read_text().splitlines()
+    assert words[0] == f"SLURM_CPUS_PER_TASK={cpus}" and "--ntasks-per-node=1" in words
+    assert [word for word in words if word.startswith("--cpus-per-task")] == [f"--cpus-per-task={cpus}"] * (cpus != "")

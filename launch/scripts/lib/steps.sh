@@ -21,16 +21,20 @@ step::choose_options() {
   KIT_BINDS="$(step::binds)"
   # Since 22.05 srun does not inherit the job's --cpus-per-task. An allocation of the user's own may be for other tasks, such as one for each
   # GPU; it is made to look like one for these, or srun warns of each step that asks for more.
-  if [[ -n "${SLURM_CPUS_PER_TASK:-}" ]]; then
-    local -ri tasks="${SLURM_NTASKS_PER_NODE:-$(step::least "${SLURM_TASKS_PER_NODE:-${KIT_TASKS_PER_NODE}}")}"
-    local -ri cpus="SLURM_CPUS_PER_TASK * tasks / KIT_TASKS_PER_NODE"
-    export SLURM_CPUS_PER_TASK="$((cpus > 0 ? cpus : 1))" SLURM_NTASKS_PER_NODE="${KIT_TASKS_PER_NODE}"
-    KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
-  fi
   KIT_SRUN_EACH=(
     "${KIT_SRUN[@]}" --ntasks="${NNODES}" --ntasks-per-node=1
     ${KIT_BINDS:+--cpu-bind=none} --mpi=none --error="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/%N.out"
   )
+  if [[ -n "${SLURM_CPUS_PER_TASK:-}" ]]; then
+    local -ri tasks="${SLURM_NTASKS_PER_NODE:-$(step::least "${SLURM_TASKS_PER_NODE:-${KIT_TASKS_PER_NODE}}")}"
+    local -i cpus="SLURM_CPUS_PER_TASK * tasks" most # of a node
+    export SLURM_CPUS_PER_TASK="$((cpus > KIT_TASKS_PER_NODE ? cpus / KIT_TASKS_PER_NODE : 1))" SLURM_NTASKS_PER_NODE="${KIT_TASKS_PER_NODE}"
+    KIT_SRUN+=(--cpus-per-task="${SLURM_CPUS_PER_TASK}")
+    # A node's one task, such as that which unpacks the image, has the CPUs of all its ranks; with --overcommit they share them.
+    most="$(step::least "${SLURM_JOB_CPUS_PER_NODE:-${cpus}}")"
+    ((cpus <= most)) || cpus=most
+    KIT_SRUN_EACH=(env SLURM_CPUS_PER_TASK="${cpus}" "${KIT_SRUN_EACH[@]}" --cpus-per-task="${cpus}")
+  fi
 }
 
 # step::least NUMBERS - prints the least of the nodes' numbers, which Slurm lists as 128(x2),64.
