@@ -225,6 +225,16 @@ def test_a_second_start_in_the_same_allocation_forgets_old_failures(tmp_path: Pa
     assert start(run).returncode == 1 and (run / f"log/{JOB_ID}/attempt3").is_dir()
 
 
+@pytest.mark.parametrize("is_by_hand", [True, False])
+def test_a_start_by_hand_notes_the_folder_of_its_allocation(is_by_hand: bool, tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "true")
+    if not is_by_hand:
+        (run / f"log/slurm-{JOB_ID}.out").touch()
+    assert start(run, env=slurm(SLURM_SUBMIT_DIR="/home/a user")).returncode == 0
+    (noted,) = event_lines.read(run / f"log/{JOB_ID}", "start")
+    assert noted.get("allocation") == ("/home/a user" if is_by_hand else None)
+
+
 def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true", nodes=2, processes=4, launcher="torchrun")
     note = 'for word in "$@"; do case "${word}" in prepare | start) mode="${word}" ;; esac; done; printf "%s\\n" "$@" >"argv.${mode}"\n'

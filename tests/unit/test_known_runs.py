@@ -788,6 +788,31 @@ def begun(log: Path, job_id: str) -> None:
     (log / f"slurm-{job_id}.out").write_text(f"said by {job_id}\n")
 
 
+@pytest.mark.parametrize("is_submitted", [True, False], ids=["submitted", "rendered"])
+def test_a_run_that_is_started_by_hand_under_salloc_is_known_and_its_allocation_is_left_alone(
+    is_submitted: bool, fake: ScriptedSlurm, call, tmp_path: Path
+) -> None:
+    if is_submitted:
+        call("submit", "train.py", "--output", "run")
+        (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("PENDING", "COMPLETED"))
+        assert " COMPLETED " in call("status", "run")[1]
+    else:
+        call("render", "train.py", "--output", "run")
+    logs = tmp_path / "run/log/1009"
+    fake.put("1009", "RUNNING", tmp_path)  # where salloc was called
+    event_lines.add(logs, "batch", "start", node="n1", job="1009", nodes="n1", log=0, allocation=str(tmp_path))
+    (logs / "n1.out").write_text("said by hand\n")
+    assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")
+    assert call("logs", "run")[1] == "said by hand\n" == call("logs", "1009")[1]
+    code, _, errors = call("cancel", "run")
+    assert (code, fake.calls("scancel")) == (1, []) and "fix: end it in its terminal: Ctrl-C; to end the whole allocation: scancel 1009" in errors
+    event_lines.add(logs, "batch", "node_refused", node="n1", cause="mount-missing", problem="no /data", fix="mount it")
+    event_lines.add(logs, "batch", "ends", node="n1", code=1)
+    assert "no /data" in call("why", "run")[1]
+    (tmp_path / "slurm/jobs").write_text("")
+    assert " FAILED " in call("status", "1009")[1]
+
+
 @pytest.mark.parametrize("end", ["COMPLETED", "FAILED"])
 @pytest.mark.parametrize("word", ["1009", "run", "train"])
 def test_a_job_that_a_user_submitted_in_a_run_directory_whose_end_is_noted_is_the_runs(word: str, end: str, fake: ScriptedSlurm, call, tmp_path: Path) -> None:

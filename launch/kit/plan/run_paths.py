@@ -47,9 +47,12 @@ class RunPaths:
         return JobPaths(self.folder, job_id)
 
     def begun(self) -> list[str]:
-        """Return the ids of its jobs, and of the tasks of arrays, whose batch scripts began."""
-        words = (path.stem[len("slurm-") :] for path in self.log.glob("slurm-*.out"))
-        return list(filter(slurm.ID.fullmatch, words))
+        """Return the ids of its jobs, and of the tasks of arrays, whose batch scripts began.
+
+        One that a user started in an allocation of salloc has a folder, and no file of sbatch's.
+        """
+        names = (path.name.removeprefix("slurm-") for path in self.log.glob("*"))
+        return [*filter(slurm.ID.fullmatch, {name.removesuffix(".out") for name in names})]
 
 
 class JobPaths:

@@ -65,6 +65,9 @@ def _cancel(found: Status, number: Optional[int]) -> str:
         return f"{run} has ended: {found.state}"
     if run.local:
         return _end_here(run)
+    if run.allocation and not run.is_shell:
+        fix = f"end it in its terminal: Ctrl-C; to end the whole allocation: scancel {run.id}"
+        raise KitError(f"{run} was started by hand in an allocation, which may run more", fix)
     # Of an array, tasks that others go on for have another array's id.
     going = (item for item in found.tasks if item.active and item.state != "UNKNOWN")
     active = {item.run.id.rpartition("_")[0] for item in going}

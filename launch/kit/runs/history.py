@@ -18,7 +18,7 @@ from kit.base.table import printable
 from kit.files import json_lines, notes, typed_json
 from kit.plan.plan import Plan
 from kit.plan.run_paths import JobPaths, RunPaths
-from kit.runs import job_chain, run_dir, run_record, secret_file, sharing, usage
+from kit.runs import events, job_chain, run_dir, run_record, secret_file, sharing, usage
 from kit.runs.run_record import RunRecord
 from kit.runs.usage import Usage
 from kit.slurm import task_numbers
@@ -75,6 +75,12 @@ class Run:
         """Return the value for the option -M of Slurm's commands."""
         return self.cluster if self.is_member else ""
 
+    @property
+    def allocation(self) -> str:
+        """Return where the user got the allocation in which its job was started by hand."""
+        start = events.last(events.batch(self.job_paths.logs), "start") if self.id else None
+        return start.text("allocation") if start else ""
+
     def is_called(self, word: str) -> bool:
         """Return whether a word is the id of the run's job, its name, or its directory."""
         if word in (self.id or None, self.name, os.path.basename(self.folder)):
@@ -93,6 +99,8 @@ class Run:
         if not folder:
             return False
         if slurm.same_folder(folder, self.folder):
+            return True
+        if self.allocation and slurm.same_folder(folder, self.allocation):
             return True
         # A run directory that was moved: its job knows the place of its submission.
         is_gone = not os.path.exists(folder)

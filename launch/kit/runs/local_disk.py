@@ -41,7 +41,8 @@ def _is_exported(run: Path) -> bool:
 def _nodes_wrote_beside(run: Path) -> bool:
     """Return whether an earlier job of the same folder has its log."""
     known = (other.paths for other in history.noted() if not other.local)
-    return any(paths.folder.parent == run.parent and paths.begun() for paths in known)
+    beside = (paths.log for paths in known if paths.folder.parent == run.parent)
+    return any(name.startswith("slurm-") for log in beside for name in safe_read.names(log))
 
 
 def _has_other_nodes() -> bool:

@@ -25,7 +25,10 @@ job::begin() {
   event::begin
   [[ -z "${KIT_SHARE:-}" ]] || share::begin
   KIT_LOG_FROM="$(stat -Lc %s "/proc/$$/fd/2" 2>/dev/null)" || KIT_LOG_FROM=0 # what is before it in the log is of earlier attempts
-  event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}"
+  # Of a job that a person started by hand in an allocation, Slurm knows only the folder where that was asked for.
+  local allocation=''
+  [[ -e "${KIT_RUN_DIR}/log/slurm-${KIT_ID}.out" ]] || allocation="${SLURM_SUBMIT_DIR:-}"
+  event::note start job "${SLURM_JOB_ID}" nodes "${SLURM_JOB_NODELIST}" log "${KIT_LOG_FROM}" ${allocation:+allocation "${allocation}"}
   [[ -z "${KIT_SECRETS:-}" ]] || secrets::check
   [[ -z "${KIT_NOTIFY:-}" ]] || notify::begin
   ((KIT_ATTEMPT == 1)) || kit::say "job ${KIT_ID} on ${SLURM_JOB_NODELIST}: attempt ${KIT_ATTEMPT}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit import slurm
+from kit.base.formats import natural
 from kit.diagnose.flight import flight
 from kit.diagnose.flight.stuck import Stuck
 from kit.diagnose.why import blame, logs
@@ -109,8 +110,12 @@ def job_of(folder: Path, record: RunRecord) -> str:
     if slurm.ID.fullmatch(job_id):
         return str(job_id)
     paths = RunPaths(folder)
-    found = {paths.job(each).batch_log.name: each for each in paths.begun()}
-    return found[logs.by_age(paths.log, list(found))[-1]] if found else ""
+
+    def age(job_id: str) -> tuple[int, list[str]]:
+        job = paths.job(job_id)
+        return max(map(safe_read.changed_ns, (job.batch_log, job.logs))), natural(job_id)
+
+    return max(paths.begun(), key=age, default="")
 
 
 def gather(folder: Path, job_id: str, record: RunRecord) -> Evidence:
