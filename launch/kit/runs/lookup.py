@@ -10,7 +10,7 @@ from typing import Optional
 
 from kit import slurm
 from kit.base.errors import UsageError, did_you_mean
-from kit.runs import history, job_chain, run_dir, run_record, sharing, submit
+from kit.runs import history, job_chain, job_status, run_dir, run_record, sharing, submit
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -21,7 +21,7 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     """Return the newest run with this directory, job id or name; without one, the last run here.
 
     Of several runs of a name, one of this folder comes first. Where a `live` one is wanted, which
-    something is about to be done to, one without a noted end comes before those that ended.
+    something is about to be done to, it is the only one of that name that may be running.
     """
     folder = "" if word is None else os.path.abspath(word)
     if os.path.isdir(folder) and (noted := history.in_folder(folder)):
@@ -106,12 +106,22 @@ def _meant(word: str, named: list[Run], *, live: bool) -> Run:
     own = list(_of_here(named))
     if not live:
         return (own or named)[0]
-    going_on = [run for run in own or named if not run.state]
-    if not own and len(going_on) > 1:
+    going_on = list(filter(_may_run, own or named))
+    # A job of a colleague who shares this login may have the name, but no other directory has.
+    if len(going_on) > 1 or (not own and any(run.name == word for run in going_on)):
         each = ", ".join(f"{run.id or 'not submitted'} in {run.folder}" for run in going_on)
-        problem = f"this folder has no run {word}; {len(going_on)} of other folders may be running"
+        problem = f"{len(going_on)} runs {word} of this folder may be running"
+        if not own:
+            found = f"{len(going_on)} of other folders may be running"
+            problem = f"this folder has no run {word}; {found}"
         raise UsageError(problem, f"name its job id or its directory: {each}")
     return (going_on or own or named)[0]
+
+
+def _may_run(run: Run) -> bool:
+    """Return whether nothing that is noted here says that a run is over."""
+    is_over = run.state or run.is_lost or job_status.by_log(run)[0]
+    return not (is_over or run_dir.was_cancelled(run.paths.folder, run.id))
 
 
 def _names(run: Run) -> list[str]:
