@@ -266,8 +266,8 @@ def submit(kit, tools, tmp_path: Path):
     tools("sbatch", "77")
     tools("squeue", "1|RUNNING|N/A|0:12|1:00|node1|None|@/first-1\n2|PENDING|N/A|0:00|1:00||Priority|@/second-2")
 
-    def call(*arguments: str, check: bool = True):
-        return kit("submit", "train.py", *arguments, check=check, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], PATH=os.environ["PATH"])
+    def call(*arguments: str, check: bool = True, cwd: Path = tmp_path):
+        return kit("submit", "train.py", *arguments, check=check, cwd=cwd, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"], PATH=os.environ["PATH"])
 
     return call
 
@@ -296,6 +296,20 @@ def test_a_submission_waits_for_both_jobs_of_one_run_directory(tmp_path: Path, t
     tools("squeue", "\n".join(f"{job_id}|RUNNING|N/A|0:12|1:00|node1|None|@/train-1" for job_id in "12"))
     done = submit("--after", "1", "--after", "2", "--output", "run")
     assert done.stderr.splitlines() == ["kit: waits for train (1) to end well", "kit: waits for train (2) to end well"]
+
+
+def test_a_run_of_another_folder_to_wait_for_is_named_with_its_directory(tmp_path: Path, tools, submit) -> None:
+    other = tmp_path / "other"
+    submitted(other, "1")
+    history.ended(submitted(other, "2", name="done"), "COMPLETED")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/train.py").touch()
+    tools("squeue", f"1|RUNNING|N/A|0:12|1:00|node1|None|{other}/runs/train-1")
+    done = submit("--after", "train", "--after", "done", "--output", "run", cwd=tmp_path / "project")
+    assert done.stderr.splitlines() == [
+        f"kit: waits for train (1) of {other}/runs/train-1 to end well",
+        f"kit: done (2) of {other}/runs/done-2 has ended already (COMPLETED): nothing to wait for",
+    ]
 
 
 @pytest.mark.parametrize(

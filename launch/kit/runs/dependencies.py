@@ -39,18 +39,21 @@ def resolve(words: list[str], plan: Plan, *, ask: bool) -> tuple[list[str], list
     given = [_wait(word) for word in words]
     runs = [wait.run for wait in given]
     answers = status.query(runs) if ask else [Status(run, run.state) for run in runs]
-    waits, said = [], []
+    waits, said, here = [], [], os.path.realpath(os.curdir)
     for wait, found in zip(given, answers):
         wait = wait._replace(run=found.run)
         state = found.state if found.state in OWN or not found.active else ""
         _refuse_unknown(wait.run, state, found.detail)
+        named = (
+            str(wait.run) if lookup.is_of(here, wait.run) else f"{wait.run} of {wait.run.folder}"
+        )
         if state and _is_over(wait, state):
-            said.append(f"{wait.run} has ended already ({state}): nothing to wait for")
+            said.append(f"{named} has ended already ({state}): nothing to wait for")
         elif wait not in waits:
             if ask:
                 _refuse_other_cluster(wait, plan)
             waits.append(wait)
-            said.append(f"waits for {wait.run} {WORDS[wait.kind]}")
+            said.append(f"waits for {named} {WORDS[wait.kind]}")
     if waits and (names := _frozen_settings(plan)):
         way = "to read what that run leaves: `code: live`, or name them in .kitignore"
         said.append(f"reads {first(names, 3)} as of now; {way}")
