@@ -51,8 +51,12 @@ def test_all_is_what_the_program_may_want_and_nothing_that_tells_of_the_host(she
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("BASH_FUNC_module%%", "() { :; }")
     monkeypatch.setenv("debian_chroot", "kit 4711 node1")  # of a kit shell: the prompt of another job
+    terminal = ("WINDOWID", "GPG_TTY", "VTE_VERSION", "VSCODE_IPC_HOOK_CLI", "KONSOLE_DBUS_SESSION", "MEMORY_PRESSURE_WATCH")
+    for name in terminal:  # by another one, the same command would seem to be another
+        monkeypatch.setenv(name, "of this terminal")
     found, problems = taken("all", named=("NCCL_DEBUG",))
     assert {"NCCL_ALGO", "MY_OWN", "TOKENIZERS_PARALLELISM"} <= found.keys()
+    assert found.keys().isdisjoint(terminal)
     assert (
         not {"NCCL_DEBUG", "HF_TOKEN", "CUDA_VISIBLE_DEVICES", "PATH", "HOME", "PWD", "SLURM_JOB_ID", "BASH_FUNC_module%%", "XDG_STATE_HOME", "debian_chroot"}
         & found.keys()
