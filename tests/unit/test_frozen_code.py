@@ -555,9 +555,11 @@ def test_settings_that_git_ignores_are_live_and_named(kit, project: Path) -> Non
     write(project, train_py="1", conf_yaml="1", outputs__trial_yaml="1", outputs__old_json="1", _gitignore="outputs/\nvenv/\n", venv__bin__python="")
     (project / "venv/bin/python").chmod(0o755)
     words = "venv/bin/python train.py -c conf.yaml --config outputs/trial.yaml --save outputs/trial.yaml --data outputs/old.json"
-    (project / "job.yaml").write_text(f"command: {words}\n")
-    done = kit("render", "job.yaml", "--output", "out", cwd=project)
-    assert done.stderr == "kit: not in the snapshot of the code, so the job reads what is there when it runs: outputs/trial.yaml\n"
+    # What a script writes is before its reader's eyes.
+    for key, line in (("command", words), ("script", words.replace(" --save outputs/trial.yaml", ""))):
+        (project / "job.yaml").write_text(f"{key}: {line}\n")
+        done = kit("render", "job.yaml", "--output", key, cwd=project)
+        assert done.stderr == "kit: not in the snapshot of the code, so the job reads what is there when it runs: outputs/trial.yaml\n"
 
 
 @pytest.mark.parametrize("line", ["/outputs/", "trial.yaml"])

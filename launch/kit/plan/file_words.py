@@ -59,6 +59,10 @@ class Word(NamedTuple):
     before: str  # `--option`, `name=`, or the word before it
     is_placed: bool  # not relative behind a `cd`: kit does not know which file it means
 
+    @property
+    def is_surely_read(self) -> bool:
+        return is_surely_read(self.before, self.path)
+
 
 def is_written(before: str) -> bool:
     """Return whether the word before a file, `--option` or `name=`, says that it is written."""

@@ -80,7 +80,7 @@ def freeze(
     frozen = {
         word: name
         for word, name in in_script.items()
-        if name in (names if file_words.is_surely_read(word.before, word.path) else tracked)
+        if name in (names if word.is_surely_read else tracked)
     }
     if not (used or is_module or frozen or is_named):
         return live, snapshot_notes.why_not_copied(named, sources, made)
@@ -88,6 +88,7 @@ def freeze(
     files += tuple(dict.fromkeys(frozen.values()))
     notes = snapshot_notes.of_copy(job, sources, files, made)
     read = {name for word in words.values() if word.is_surely_read for name in word.files}
+    read |= {in_script[word] for word in in_script if word.is_surely_read}
     notes += snapshot_notes.of_live(read - made.keys(), sources)
     snapshot = Snapshot(sources, job.workdir, files, is_module, tuple(notes))
     command = _frozen_command(live.command, used, module if is_module else None, run_dir)
