@@ -164,6 +164,19 @@ def test_all_partitions_are_asked_about_at_most_24_times_the_jobs_own_first(slur
     assert "  empty: it has no nodes\n" in out
 
 
+@pytest.mark.parametrize(("most", "places"), [(1024, ["cpu", "empty"]), (1, [])])
+def test_where_nodes_may_join_slurm_is_asked_of_partitions_that_lack_them(most: int, places: list[str], slurm: Path, capsys, monkeypatch) -> None:
+    """Slinky's pods become nodes when jobs wait for them."""
+    with (slurm / "config.txt").open("a") as config:
+        config.write(f"MaxNodeCount            = {most}\n")
+    site_slurm.stand_in(slurm, "scontrol", site_slurm.COMMANDS["scontrol"].replace("*config)", "*'show node'*) echo NodeName=n1 ;; *config)"))
+    job("nodes: 60")
+    answers(slurm, {"* * *": 0})
+    code, out, _ = when(capsys, monkeypatch, "job.yaml", "--partition", "cpu,empty", "--no-shapes")
+    assert (code, [line.split()[0] for line in asked(slurm)] if places else []) == (0 if places else 1, places)
+    assert ("empty: it has no nodes" in out) == (not places)
+
+
 @pytest.mark.parametrize("text", ["nodes: 1-2", "nodes: 2\nslurm: {nodelist: 'n1,n2'}", "nodes: 2\nslurm: {gpus: 8}", "nodes: 2\nslurm: {gres: 'gpu:a100:4'}"])
 def test_a_job_that_says_which_nodes_keeps_its_shape(text: str, slurm: Path, capsys, monkeypatch) -> None:
     job(f"{text}\nprocesses_per_node: 4")

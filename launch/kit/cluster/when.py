@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Callable, NamedTuple, Optional, Union
 
 from kit import slurm
@@ -19,6 +20,7 @@ MOST = 24  # calls to Slurm
 AT_ONCE = 4
 SHORTER = 4  # calls with half the time
 SOON_S = 60
+PATIENCE_S = 60.0
 
 # Slurm's sentences, and their meaning in plain words.
 REASONS = (
@@ -63,6 +65,10 @@ def estimate(
     if plan.program.secrets:  # sbatch sends its environment even for an estimate
         secret_file.hide_from_children(plan.program.secrets)
     names = _partition_names(plan, found, partitions)
+    asked = ((shapes.own(plan, found[name], named=False), found[name]) for name in names)
+    is_ruled_out = any(shapes.violations(plan, *each) for each in asked)
+    if is_ruled_out and facts.nodes_may_join(PATIENCE_S):
+        found = {name: replace(each, complete=False) for name, each in found.items()}
     refused: dict[str, list[str]] = {}
     variants = _variants(plan, found, names, refused, other_shapes)
     starts = _drop_useless(_ask(plan, variants[:MOST], refused, progress))
