@@ -18,7 +18,7 @@ from kit.cli import first_job
 from kit.cluster import probe
 from kit.cluster.facts import Kind, Partition
 from kit.cluster.init import init as its
-from kit.cluster.init import survey
+from kit.cluster.init import shape, survey
 from kit.config.profiles import load
 
 from samples import HOSTILE_NAME, ROOT
@@ -414,6 +414,24 @@ def test_of_gpus_that_are_parts_of_one_a_first_job_takes_what_a_program_sees(gpu
     job = files(tmp_path)["job.yaml"]
     assert "\nnodes: 2\ngpus_per_node: 1\nprocesses_per_node: 1\n" in job and "\n  cpus-per-task: 4 " in job
     assert " x a100_1g.5gb; a program can use only one part of a GPU (MIG); " in job
+
+
+@pytest.mark.parametrize(
+    ("kinds", "wants_type", "expected"),
+    [
+        ([{"a100": 4}, {"h100": 4}], False, (1, 4, "gpu:a100:4")),
+        ([{"a100": 4}, {"a100_1g.5gb": 28}], False, (1, 1, "")),
+        ([{"a100": 4}, {"a100": 2, "a100_1g.5gb": 2}], False, (1, 4, "gpu:a100:4")),
+        ([{"a100": 2, "a100_1g.5gb": 14}], True, (1, 1, "gpu:a100:1")),
+        ([{"a100": 2, "h100": 4}], True, (1, 2, "gpu:a100:2")),
+        ([{"a100": 2, "h100": 4}], False, (1, 6, "")),
+    ],
+)
+def test_a_first_job_asks_for_no_more_nodes_than_have_its_gpus(kinds: list[dict[str, int]], wants_type: bool, expected: tuple[int, int, str]) -> None:
+    partition = Partition("gpu", tuple(Kind(1, 64, 256000, gpus) for gpus in kinds))
+    site = survey.Site("x", probe.Machine("x"), partition=partition, wants_type=wants_type)
+    found, _ = shape.choose(site, example=False)
+    assert (found.nodes, found.gpus, found.one_type) == expected
 
 
 def test_a_node_that_does_not_answer_makes_guesses_with_the_reason(slurm, init, tmp_path: Path) -> None:

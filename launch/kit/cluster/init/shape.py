@@ -39,18 +39,21 @@ def _for_partition(partition: Partition, site: Site, time_s: int) -> tuple[Shape
     reserved = site.reserved_cpus
     kind = max(partition.kinds, key=lambda item: (item.all_gpus > 0, item.count, item.all_gpus))
     alike = [item for item in partition.kinds if item.all_gpus >= kind.all_gpus]
+    words = "; ".join(_describe(item) for item in alike)
+    types = {name for item in alike for name in item.gpus}
+    gpu = next(iter(kind.gpus), "") if len(kind.gpus) == 1 or site.wants_type else ""
+    is_named = gpu and (len(types) > 1 or site.wants_type)
+    if is_named:
+        alike = [item for item in alike if item.gpus.get(gpu, 0) >= kind.gpus[gpu]]
     cpus = min(item.cpus for item in alike) - reserved
-    gpus = kind.usable_gpus
+    gpus = min(kind.usable_gpus, kind.gpus.get(gpu, kind.all_gpus))
     ranks = gpus or max(1, min(RANKS, cpus // 2))
     has_whole_nodes = (gpus and gpus == kind.all_gpus) or partition.exclusive
     nodes = min(2, sum(item.count for item in alike), partition.most_nodes or 2)
-    words = "; ".join(_describe(item) for item in alike)
-    if gpus < kind.all_gpus:
+    if kind.usable_gpus < kind.all_gpus:
         words += "; a program can use only one part of a GPU (MIG)"
     if reserved:
         words += f"; Slurm keeps {reserved} CPUs of a node for the system"
-    types = {name for item in alike for name in item.gpus}
-    gpu = next(iter(kind.gpus)) if len(kind.gpus) == 1 else ""
     found = Shape(
         nodes,
         ranks,
@@ -58,7 +61,7 @@ def _for_partition(partition: Partition, site: Site, time_s: int) -> tuple[Shape
         cpus if has_whole_nodes else min(cpus, ranks * CPUS_OF_A_RANK),
         numbers.time_limit(min(time_s, partition.time_limit_s or time_s)),
         round(min(item.memory_mb for item in alike) / 1024),
-        f"gpu:{gpu}:{gpus}" if gpu and (len(types) > 1 or site.wants_type) else "",
+        f"gpu:{gpu}:{gpus}" if is_named else "",
         site.wants_type,
     )
     return found, Decision(f"{nodes} x {ranks} ranks", f"{partition.name} has {words}")
