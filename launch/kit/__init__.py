@@ -9,9 +9,10 @@ __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("load", "render", "submit", "find"), "kit.api.python"),
     "RunHandle": "kit.api.handle",
-    **dict.fromkeys(("KitError", "KitWarning", "UsageError"), "kit.base.errors"),
+    **dict.fromkeys(("KitError", "KitWarning", "TimedOut", "UsageError"), "kit.base.errors"),
 }
-__all__ = ["KitError", "KitWarning", "RunHandle", "UsageError", "find", "load", "render", "submit"]
+__all__ = ["KitError", "KitWarning", "RunHandle", "TimedOut", "UsageError"]
+__all__ += ["find", "load", "render", "submit"]
 
 
 def __getattr__(name: str) -> object:

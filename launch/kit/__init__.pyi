@@ -5,6 +5,7 @@ from kit.api.python import render as render
 from kit.api.python import submit as submit
 from kit.base.errors import KitError as KitError
 from kit.base.errors import KitWarning as KitWarning
+from kit.base.errors import TimedOut as TimedOut
 from kit.base.errors import UsageError as UsageError
 
 __version__: str

@@ -86,7 +86,7 @@ def test_a_job_is_submitted_followed_and_explained(job: Path, fake_slurm: Slurm,
     assert plan.layout.nodes == 4 and {("A", "call"), ("B", "file")} <= set(plan.program.env)
     assert plan.program.command[-2:] == ("--lr", "1")
     assert run.status.state == "PENDING" and run.status.active
-    with pytest.raises(kit.KitError, match=r"\(1001\) goes on after 0.01 s"):
+    with pytest.raises(kit.TimedOut, match=r"\(1001\) goes on after 0.01 s"):
         run.wait(timeout_s=0.01)
     ends(fake_slurm, run, "FAILED", 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no\n')
     assert run.wait().state == "FAILED"
@@ -94,7 +94,7 @@ def test_a_job_is_submitted_followed_and_explained(job: Path, fake_slurm: Slurm,
     assert (why.rank, why.node, why.cause) == (0, "node1", "exception") and "ValueError: no" in str(why)
     assert run.logs(rank=0).endswith("ValueError: no\n") and run.logs(node="node1") == run.logs(errors=True)
     assert run.logs(rank=0, tail=1) == "ValueError: no\n" and run.logs(rank=0, tail=0) == ""
-    assert kit.find().id == kit.find("1001").id == kit.find(run.folder).id == "1001"
+    assert kit.find().id == kit.find("1001").id == kit.find(1001).id == kit.find(run.folder).id == "1001"
     assert silent()
 
 
@@ -412,6 +412,14 @@ def test_a_list_may_be_anything_that_python_goes_through() -> None:
     assert found == listed
 
 
+def test_a_set_has_the_same_order_in_each_process() -> None:
+    """Or task 3 of a sweep is another one after a restart of the program, and the same call seems to be another."""
+    names = [f"run{number}" for number in range(20)]
+    for given in (set(names), frozenset(names)):
+        found = kit.load("train.py", ["{name}"], sweep={"name": given}).sweep
+        assert found == kit.load("train.py", ["{name}"], sweep={"name": sorted(names)}).sweep
+
+
 def test_a_tensor_is_the_list_of_its_numbers() -> None:
     """As torch.arange(2), whose items are tensors that have none, and whose text is tensor(0)."""
 
@@ -509,7 +517,7 @@ def test_importing_kit_loads_next_to_nothing_and_names_what_it_has() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded, names = done.stdout.splitlines()
     assert re.findall(r"\bkit\b[\w.]*", loaded) == ["kit"] and "typing" not in loaded
-    for name in ("submit", "find", "load", "render", "KitError", "KitWarning"):
+    for name in ("submit", "find", "load", "render", "KitError", "KitWarning", "TimedOut"):
         assert f"'{name}'" in names and re.search(rf"\bkit\.{name}\b", PAGE), name
     with pytest.raises(AttributeError):
         kit.nothing

@@ -44,7 +44,8 @@ class RunHandle:
     def wait(self, timeout_s: Optional[float] = None) -> Status:
         """Return the status when the run has ended, with all tasks of an array.
 
-        Raise KitError if the run goes on after `timeout_s` seconds. The run itself goes on then.
+        Raise TimedOut if the run goes on after `timeout_s` seconds, and another KitError if Slurm
+        does not answer for five minutes. The run itself goes on then.
         """
         limit_s = math.inf if timeout_s is None else timeout_s
         ended = job_watch.until_the_end(self._run(), lambda _: None, self.task, limit_s)

@@ -91,9 +91,9 @@ def _submitted(plan: Plan, folder: Path, options: list[str]) -> Run:
         raise
 
 
-def find(run: Target = None, *, task: Optional[int] = None) -> RunHandle:
+def find(run: Union[Target, int] = None, *, task: Optional[int] = None) -> RunHandle:
     """Return a run by its job id, directory or name; without one, the last run of this folder."""
-    word = None if run is None else os.fspath(run)
+    word = str(run) if isinstance(run, int) else None if run is None else os.fspath(run)
     record = records.find(word, os.getcwd())
     try:
         found, number = array_status.find(word, task)
@@ -129,6 +129,8 @@ def _located(value: Any, where: str) -> Located:
         return Located({str(key): _located(item, where) for key, item in value.items()}, where)
     if isinstance(value, Iterable) and getattr(value, "shape", None) == ():
         value = value.item()  # type: ignore[attr-defined]  # of a tensor, which has no items
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=str)  # its own order is another one in each process
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return Located([_located(item, where) for item in value], where)
     return Located(None if value is None else str(value), where)

@@ -42,6 +42,10 @@ class UsageError(KitError):
     exit_code = 2
 
 
+class TimedOut(KitError):
+    """Something goes on after the time that its caller would wait; nothing is wrong with it."""
+
+
 class KitWarning(UserWarning):
     """What a user should know, though kit goes on. The command line shows it on stderr."""
 

@@ -8,7 +8,7 @@ import time
 from typing import Optional
 
 from kit import slurm
-from kit.base.errors import KitError
+from kit.base.errors import KitError, TimedOut
 from kit.base.progress import Note
 from kit.files import safe_read
 from kit.runs import history, job_status, status
@@ -100,7 +100,7 @@ def until_the_end(
 ) -> Status:
     """Say each change of a run, and return its status, or that of its task, when it has ended.
 
-    Raise KitError where it goes on after `timeout_s` seconds.
+    Raise TimedOut where it goes on after `timeout_s` seconds, KitError where nobody can tell.
     """
     said, answered_s = "", time.monotonic()
     end_s = time.monotonic() + timeout_s
@@ -124,5 +124,5 @@ def until_the_end(
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             fix = f"where it is: kit status {run.id}"
-            raise KitError(f"{run} goes on after {timeout_s:g} s", fix)
+            raise TimedOut(f"{run} goes on after {timeout_s:g} s", fix)
         time.sleep(min(period_s() * IDLE, left_s))  # many users wait at the same time
