@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -1277,21 +1276,30 @@ def test_values_of_a_run_that_was_killed_with_its_kit_are_removed_when_that_is_s
     assert " LOST " in call("status", "run")[1] and not (tmp_path / "run/.secrets").exists()
 
 
-def test_a_process_that_has_kits_number_later_is_not_kit(tmp_path: Path) -> None:
-    assert local_processes.has_kit({"pid": os.getpid()}, time.time())
-    assert not local_processes.has_kit({"pid": os.getpid()}, time.time() - 10 * 86400)
-    assert not any(local_processes.has_kit(record, time.time()) for record in ({}, {"pid": None}, {"pid": "x"}, {"pid": [7]}, {"pid": 2**30}))
+def test_a_process_that_has_kits_number_later_is_not_kit() -> None:
+    own = local_processes.identity()
+    assert local_processes.has_kit(own) and local_processes.elsewhere(own) == ""
+    others = [{"began": own["began"] - 1}, *({"pid": number} for number in (None, "x", [7], 0, 2**30))]
+    assert not any(local_processes.has_kit(record) for record in ({}, {"pid": os.getpid()}, *({**own, **facts} for facts in others)))
 
 
-def test_a_kit_lives_in_a_container_whose_uptime_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LXC puts a file of its own in the place of /proc/uptime, and leaves the times of processes as they are."""
-    monkeypatch.setattr(local_processes, "open", lambda *_: io.StringIO("1.00 1.00\n"), raising=False)
-    assert local_processes.has_kit({"pid": os.getpid()}, time.time())
+def test_a_run_whose_clock_is_set_while_it_runs_keeps_its_kit(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by NTP, or when a suspended machine wakes up."""
+    process, _ = begin_here(tmp_path, "echo up; sleep 60")
+    now = time.time
+    for step_s in (3600, -3600):
+        monkeypatch.setattr(time, "time", lambda step_s=step_s: now() + step_s)
+        assert call("status", "run")[1].splitlines()[1].endswith("on this machine")
+    process.terminate()
+    assert process.wait(60) == 143
 
 
 def test_a_kit_that_has_ended_and_was_not_waited_for_is_gone() -> None:
-    with subprocess.Popen("true") as process:
-        until(lambda: not local_processes.has_kit({"pid": process.pid}, time.time()))
+    with subprocess.Popen("cat", stdin=subprocess.PIPE) as process:
+        record = {**local_processes.identity(), "pid": process.pid, "began": local_processes._began(process.pid)}
+        assert local_processes.has_kit(record)
+        process.kill()
+        until(lambda: not local_processes.has_kit(record))
 
 
 def test_cancelling_signals_no_process_but_the_runs_own_kit(fake: ScriptedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1300,17 +1308,34 @@ def test_cancelling_signals_no_process_but_the_runs_own_kit(fake: ScriptedSlurm,
     for name, stand_in in (("GRACE_S", 0.2), ("find", lambda job_id: [os.getpid()]), ("end", lambda job_id: None)):
         monkeypatch.setattr(local_processes, name, stand_in)
     monkeypatch.setattr(os, "kill", lambda *given: signalled.append(given))
-    (tmp_path / "run.json").write_text(json.dumps({"pid": os.getpid(), "host": os.uname().nodename}))
+    (tmp_path / "run.json").write_text(json.dumps(local_processes.identity()))
     local_processes.cancel(noted_run(tmp_path, "x", 1, 1, "7", local=True))
     assert signalled == []
 
 
-def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"pid": 2**30, "host": "elsewhere"}))
+HERE = os.uname().nodename
+
+
+@pytest.mark.parametrize(
+    ("facts", "place"),
+    [
+        ({"host": "elsewhere"}, "elsewhere"),
+        ({"host": HERE, "machine": "7c1e pid:[4026531836]"}, f"another machine or container called {HERE}"),  # cloned VMs, laptops called localhost
+    ],
+)
+def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(
+    facts: dict[str, str], place: str, fake: ScriptedSlurm, call, tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({**local_processes.identity(), **facts}))
     run = noted_run(tmp_path, "x", 1, 1, "7", local=True)
-    assert status.query([run])[0][1:3] == ("UNKNOWN", "it was started on elsewhere: ask there")
-    unknown = "kit: whether x (7) goes on is not known here: it was started on elsewhere: ask there\n  fix: to see its logs again: kit logs 7\n"
+    run.paths.secrets.mkdir()
+    (run.paths.secrets / "values").write_text("A=x")
+    detail = f"it was started on {place}: ask there"
+    assert status.query([run])[0][1:3] == ("UNKNOWN", detail)
+    unknown = f"kit: whether x (7) goes on is not known here: {detail}\n  fix: to see its logs again: kit logs 7\n"
     assert call("logs", "7", "-f")[::2] == (1, unknown)
+    assert "kit was killed" not in call("why", "7")[1]
+    assert (run.paths.secrets / "values").exists()  # its ranks may start again
     event_lines.of_batch(tmp_path / "log/7", "kit: all ranks ended well\n")
     assert status.query([run])[0].state == "COMPLETED" and not lookup.find(str(tmp_path)).state
 

@@ -18,7 +18,7 @@ from kit.base.errors import UsageError
 from kit.diagnose.why import facts, logs, report, run_state, verdict, wording
 from kit.diagnose.why.cause import NODE, RANK, Cause, Weight
 from kit.plan.run_paths import RunPaths
-from kit.runs import history, job_chain, job_status
+from kit.runs import history, job_chain, job_status, local_processes
 from kit.runs.usage import Usage
 
 import event_lines
@@ -1563,9 +1563,11 @@ def test_a_run_here_whose_kit_is_gone_goes_on_no_more_whoever_has_its_number_now
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = run_directory(tmp_path / "run", {0: ("epoch 1\n", "")})
     record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**record, "pid": os.getpid()}))
-    for created_s, said in ((time.time(), "no log says that it has ended"), (0.0, "kit was killed before the end of it")):
-        history.add(history.Run("7", str(run), "made", "2x2", created_s, local=True))
+    own = local_processes.identity()
+    goes_on, is_gone = "no log says that it has ended", "kit was killed before the end of it"
+    for other, said in (({}, goes_on), ({"began": own["began"] - 1}, is_gone), ({"machine": "another"}, goes_on)):
+        (run / "run.json").write_text(json.dumps({**record, **own, **other}))
+        history.add(history.Run("7", str(run), "made", "2x2", time.time(), local=True))
         show("7")
         assert capsys.readouterr().out.startswith(f"made (7), 2x2: {said}\n")
 

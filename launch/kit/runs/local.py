@@ -23,9 +23,9 @@ from kit.slurm import numbers, task_numbers
 
 def note(plan: Plan, run: Path, task: Optional[int], *, is_shell: bool = False) -> Run:
     """Note a run before it has secrets, which the next command may have to remove."""
-    job_id, host = new_id(task), os.uname().nodename
+    job_id = new_id(task)
     # Before the history names it: by its record, others see that it lives.
-    run_dir.update(run, {"job_id": job_id, "local": True, "pid": os.getpid(), "host": host})
+    run_dir.update(run, {**local_processes.identity(), "job_id": job_id, "local": True})
     return history.new(run, plan, job_id, local=True, is_shell=is_shell)
 
 

@@ -18,19 +18,47 @@ from kit.runs.run_record import RunRecord
 GRACE_S = 12.0  # the stand-in srun gives the ranks ten
 
 
-def has_kit(record: RunRecord, created_s: float) -> bool:
-    """Return whether the kit that started a run still lives.
+def identity() -> RunRecord:
+    """Return what tells this process from all others that may look at its run."""
+    own: RunRecord = {"host": os.uname().nodename, "machine": _machine(), "pid": os.getpid()}
+    began = _began(os.getpid())
+    return {**own, "began": began} if began else own
 
-    A process of that number that began after the run is another one.
+
+def _machine() -> str:
+    """Return what names this machine from its boot on, and a container, which sees no others."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return ""
+
+
+def elsewhere(record: RunRecord) -> str:
+    """Return where a run was started, if that is not here: its processes are not seen then."""
+    own = identity()
+    host = record.get("host") or own["host"]
+    if host != own["host"]:
+        return host
+    is_here = record.get("machine", own["machine"]) == own["machine"]
+    return "" if is_here else f"another machine or container called {host}"
+
+
+def has_kit(record: RunRecord) -> bool:
+    """Return whether the kit that started a run still lives, as far as this machine sees.
+
+    A process of that number that began at another time is another one.
     """
-    try:
-        state, *numbers = _stat(int(record["pid"]))
-        # Not by /proc/uptime: LXC shows that of the container, and the kernel counts from its own.
-        now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        age_s = now_s - int(numbers[18]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, KeyError, TypeError, ValueError, IndexError):
-        return False
-    return state not in ("Z", "X") and time.time() - age_s < created_s + 1
+    began = record.get("began")
+    return bool(began) and not elsewhere(record) and _began(record.get("pid", 0)) == began
+
+
+def _began(process: int) -> Optional[int]:
+    """Return when a process began, in ticks that no clock changes; None if it has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        state, *numbers = _stat(process)
+        if state not in ("Z", "X"):
+            return int(numbers[18])
+    return None
 
 
 def _stat(process: int) -> list[str]:
@@ -42,7 +70,7 @@ def shown_gpus(run: Run) -> dict[str, str]:
     """Return the variables by which the shell that started a run has chosen its GPUs."""
     record = run_dir.read_record(Path(run.folder))
     with contextlib.suppress(OSError):
-        if has_kit(record, run.created_s):
+        if has_kit(record):
             entries = Path(f"/proc/{record['pid']}/environ").read_bytes().split(b"\0")
             pairs = (os.fsdecode(entry).partition("=")[::2] for entry in entries)
             return {name: value for name, value in pairs if name in slurm.GPU_CHOICE}
@@ -94,7 +122,7 @@ def cancel(run: Run) -> bool:
     record = run_dir.load_sound(Path(run.folder))
     end_s = time.monotonic() + 2 * GRACE_S
     is_asked = False
-    while has_kit(record, run.created_s) and time.monotonic() < end_s:
+    while has_kit(record) and time.monotonic() < end_s:
         # The script's parent is kit, and no other process of that number.
         if not is_asked and any(_parent(process) == record["pid"] for process in find(run.id)):
             is_asked = True
@@ -104,9 +132,9 @@ def cancel(run: Run) -> bool:
         time.sleep(0.1)
     end(run.id)
     end_s = time.monotonic() + 2  # it notes the end
-    while has_kit(record, run.created_s) and time.monotonic() < end_s:
+    while has_kit(record) and time.monotonic() < end_s:
         time.sleep(0.1)
-    return not has_kit(record, run.created_s)
+    return not has_kit(record)
 
 
 def _leads(process: int) -> bool:

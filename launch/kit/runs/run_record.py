@@ -40,6 +40,8 @@ class RunRecord(TypedDict, total=False):
     cancelled: tuple[str, ...]  # the ids of jobs that Slurm was told to cancel
     local: bool
     pid: int  # of the kit that started it here, or submits it; 0 when that no longer asks
+    began: int  # when that process began, in ticks since the boot of its machine
+    machine: str  # from one boot to the next: others may have its hostname
 
 
 def new(plan: Plan, code: CodeRecord) -> RunRecord:

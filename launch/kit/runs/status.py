@@ -193,10 +193,9 @@ def _local(run: Run) -> Status:
     elapsed_s = time.time() - run.created_s
     times = f"{formats.elapsed(elapsed_s)} so far", (), round(elapsed_s)
     record = run_dir.read_record(Path(run.folder))
-    host = record.get("host")
-    if host and host != os.uname().nodename:
-        return _by_log(run, f"it was started on {host}: ask there")
-    if local_processes.has_kit(record, run.created_s):
+    if place := local_processes.elsewhere(record):
+        return _by_log(run, f"it was started on {place}: ask there")
+    if local_processes.has_kit(record):
         limit = dict(run_record.plan_of(record).header).get("time") or ""
         return Status(run, "RUNNING", "on this machine", *times, numbers.seconds(limit) or None)
     if local_processes.find(run.id):

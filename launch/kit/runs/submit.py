@@ -34,8 +34,7 @@ def begin(plan: Plan, run: Path, options: list[str]) -> Run:
     """Note a run that is about to be submitted: whatever happens then, a command finds it again."""
     cluster = slurm.cluster_name()
     known: RunRecord = {
-        "host": os.uname().nodename,
-        "pid": os.getpid(),
+        **local_processes.identity(),
         "cluster": cluster,
         "clusters": chosen_clusters(plan),
     }
@@ -225,8 +224,7 @@ def _is_same(run: Run, plan: Plan, invocation: list[str]) -> bool:
     if run.name != plan.layout.name:
         return False
     record = run_dir.read_record(Path(run.folder))
-    is_here = record.get("host") == os.uname().nodename
-    if is_here and local_processes.has_kit(record, run.created_s):
+    if local_processes.has_kit(record):
         return False  # it submits at this moment: both are wanted
     is_typed = _words(record.get("invocation", ())) == _words(invocation)
     before, now = run_record.plan_of(record).program, plan.program

@@ -17,7 +17,7 @@ from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Findings
 from kit.runs import array_status, events, history, job_chain, job_status, run_dir
 from kit.runs.events import Failed
-from kit.runs.local_processes import has_kit
+from kit.runs.local_processes import elsewhere, has_kit
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _unended(run: history.Run, evidence: Evidence) -> Iterator[str]:
     """Yield how far a run came of which nothing says that it has ended."""
     if not evidence.batch.lines:
         yield _head(run, "it has no log yet")
-    elif run.local and not has_kit(evidence.record, run.created_s):
+    elif run.local and not (elsewhere(evidence.record) or has_kit(evidence.record)):
         yield _head(run, "kit was killed before the end of it")
     elif events.goes_on(evidence.of_batch):
         yield _head(run, "Slurm starts it again")
