@@ -1248,6 +1248,16 @@ def test_a_signal_to_kit_does_not_change_how_a_run_has_ended(code: int, end: tup
     assert [(run.state, run.why) for run in history.runs()] == [end]
 
 
+def test_the_time_of_a_run_here_is_over_though_nobody_reads_what_it_says(fake: ScriptedSlurm, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text('command: [bash, -c, "seq 40000; sleep 60"]\nlauncher: srun\nprocesses_per_node: 1\ntime: "0:05"\n')
+    words = [sys.executable, "-m", "kit", "run", "job.yaml", "--output", "run"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:  # a pager waits for its user
+        until(lambda: any('"event": "ends"' in file.read_text() for file in (tmp_path / "run/log").glob("*/events/batch.jsonl")))
+        assert process.poll() is None
+        process.communicate(timeout=60)
+    assert (process.returncode, history.runs()[0].state) == (143, "TIMEOUT")
+
+
 def test_following_a_run_here_reads_the_history_once(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process, _ = begin_here(tmp_path, "echo up; sleep 5")
     reads, read = [], history.json_lines.read

@@ -15,6 +15,7 @@ from typing import IO, Optional
 from kit import slurm
 from kit.base import assets, signals
 from kit.base.errors import UsageError
+from kit.base.repeated import repeated
 from kit.plan.plan import Plan
 from kit.runs import history, job_status, local_processes, log_copy, run_dir, secret_file
 from kit.runs.history import Run
@@ -47,13 +48,15 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
             _stop(process)
 
     taken = signals.handled(stop, *signals.ending())
-    with noted.job_paths.batch_log.open("wb") as log, taken:
+    with noted.job_paths.batch_log.open("wb", buffering=0) as log, taken:
         try:
             process = _start(plan, noted, log)
             limit = _Limit(plan, noted, process, log)
             if received:  # while it was started
                 _stop(process)
-            code = log_copy.until(tail, limit.ended)
+            # Beside the copying, which waits for whoever reads kit's output: a pager, a full pipe.
+            with repeated(log_copy.POLL_S, limit.keep):
+                code = log_copy.until(tail, process.poll)
         finally:
             if process:
                 _stop(process)
@@ -108,20 +111,21 @@ class _Limit:
             self._end_s - policy.checkpoint_s if policy.on_preempt == "checkpoint" else math.inf
         )
 
-    def ended(self) -> Optional[int]:
+    def keep(self) -> None:
+        """Send what is due, unless the script has ended."""
         now, paths = time.monotonic(), self._run.job_paths
+        if self._process.poll() is not None:
+            return
         # Before it has made its folder, it would die of the signal.
         if now >= self._ask_s and paths.logs.is_dir():
             self._ask_s = math.inf
             self._process.send_signal(signal.SIGUSR1)
         if now >= self._end_s and not self.is_over:
             self.is_over = True
-            self._log.write(f"kit: the time limit of this job is over: {self.text}\n".encode())
-            self._log.flush()
             with contextlib.suppress(OSError):  # it ends in any case
+                self._log.write(f"kit: the time limit of this job is over: {self.text}\n".encode())
                 paths.timed_out.touch()  # the stand-in scontrol looks for it
             _stop(self._process)
-        return self._process.poll()
 
 
 def new_id(task: Optional[int]) -> str:
