@@ -1016,7 +1016,7 @@ def run_of(folder: Path, image_: Path, days: float) -> None:
     (folder / "log/7").mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"plan": {"container": {"image": str(image_)}}}))
     (folder / "log/7/node1.out").touch()
-    for path in (folder / "log/7/node1.out", folder / "log/7", folder / "run.json"):
+    for path in (folder / "log/7/node1.out", folder / "log/7", folder / "log", folder / "run.json"):
         aged(path, days)
 
 
@@ -1040,13 +1040,16 @@ def test_only_what_neither_a_build_nor_a_run_nor_a_job_needs_may_go(place: store
     assert inventory.unused(place.folder, 25) == []  # one of its runs is 20 days old
     assert [item.file.name for item in inventory.unused(tmp_path / "link", 7)] == [old.name]
     assert young.exists()
+    aged(tmp_path / "runs/old/log", 1)  # as kit run does there while its program is silent
+    assert inventory.unused(place.folder, 7) == []
+    aged(tmp_path / "runs/old/log", 20)
     users = inventory._users([tmp_path / "runs", tmp_path / "none"])
     assert {image_: list(runs) for image_, runs in users.items()} == {
         str(ran): [str(tmp_path / "runs/one")],
         str(old): [str(tmp_path / "runs/old")],
     }
     assert abs(time.time() - 2 * 86400 - users[str(ran)][str(tmp_path / "runs/one")]) < 600
-    assert len((tmp_path / "slurm/calls").read_text().splitlines()) == 4
+    assert len((tmp_path / "slurm/calls").read_text().splitlines()) == 5
 
 
 def test_images_of_others_stay_in_a_folder_that_several_share(place: store.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

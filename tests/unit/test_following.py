@@ -261,6 +261,13 @@ def test_a_run_here_ends_with_the_scripts_code_or_that_of_its_signal(script: str
     assert local_processes.find(run.id) == []
 
 
+def test_a_run_here_gives_signs_of_life_to_those_who_do_not_see_its_processes(
+    tmp_path: Path, fake_slurm: Slurm, kit_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_processes, "SIGN_S", 0.1)
+    assert run_here(tmp_path, kit_here, "touch -d @0 log; for i in {1..300}; do (($(stat -c %Y log) == 0)) || exit 0; sleep 0.05; done; exit 1") == 0
+
+
 # Waits for a signal, though not for ever, and says which one came.
 PATIENT = "trap 'echo asked; exit 75' USR1; trap 'exit 143' TERM; mkdir log/${SLURM_JOB_ID}; for i in {1..300}; do sleep 0.05; done"
 

@@ -1350,6 +1350,20 @@ def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(
     assert status.query([run])[0].state == "COMPLETED" and not lookup.find(str(tmp_path)).state
 
 
+def test_a_run_of_a_machine_that_is_gone_is_lost_in_the_end(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({**local_processes.identity(), "host": "gone"}))
+    run = noted_run(tmp_path, "x", 1, 1, "7", local=True)
+    run.paths.secrets.mkdir()
+    run.paths.log.mkdir()
+    now = time.time
+    for later_s, silence in ((1200, "20 min"), (90000, "1 day 1 h")):
+        monkeypatch.setattr(time, "time", lambda later_s=later_s: now() + later_s)
+        assert status.query([run])[0][1:3] == ("LOST", f"it was started on gone: no sign of life for {silence}")
+        assert run.paths.secrets.exists() == (later_s < 86400)  # the machine may be suspended, and its ranks start again
+    os.utime(run.paths.log, (time.time(), time.time()))  # as its kit does once a minute
+    assert status.query([run])[0].state == "UNKNOWN"
+
+
 # ---------------------------------------------------------------- reruns
 
 

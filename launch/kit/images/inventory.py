@@ -93,7 +93,10 @@ def remove(item: ImageFile) -> None:
 
 
 def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
-    """Return {file: {run directory: when it was last active}}. A running job writes to its log."""
+    """Return {file: {run directory: when it was last active}}.
+
+    A running job writes to its log, and kit gives signs of life there for one on this machine.
+    """
     found: dict[str, dict[str, float]] = {}
     for path in {file for folder in folders for file in folder.glob(f"*/{RECORD}")}:
         files = _files(path)
@@ -101,7 +104,7 @@ def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
             continue
         log = RunPaths(path.parent).log
         with suppress(OSError):  # the run may have been removed
-            entries = [path, *log.glob("*"), *log.glob("*/*")]
+            entries = [path, log, *log.glob("*"), *log.glob("*/*")]
             active = max(entry.stat().st_mtime for entry in entries)
             for file in files:
                 found.setdefault(file, {})[str(path.parent)] = active

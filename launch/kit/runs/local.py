@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Optional
 
@@ -28,6 +29,16 @@ def note(plan: Plan, run: Path, task: Optional[int], *, is_shell: bool = False) 
     # Before the history names it: by its record, others see that it lives.
     run_dir.update(run, {**local_processes.identity(), "job_id": job_id, "local": True})
     return history.new(run, plan, job_id, local=True, is_shell=is_shell)
+
+
+def signs_of_life(noted: Run) -> AbstractContextManager[None]:
+    """Show other machines, which do not see its processes, that a run lives, during the block."""
+
+    def touch() -> None:
+        with contextlib.suppress(OSError):
+            os.utime(noted.paths.log)
+
+    return repeated(local_processes.SIGN_S, touch)
 
 
 def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
@@ -55,7 +66,7 @@ def run(plan: Plan, noted: Run, write: log_copy.Write) -> int:
             if received:  # while it was started
                 _stop(process)
             # Beside the copying, which waits for whoever reads kit's output: a pager, a full pipe.
-            with repeated(log_copy.POLL_S, limit.keep):
+            with repeated(log_copy.POLL_S, limit.keep), signs_of_life(noted):
                 code = log_copy.until(tail, process.poll)
         finally:
             if process:

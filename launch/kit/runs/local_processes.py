@@ -16,6 +16,8 @@ from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
 GRACE_S = 12.0  # the stand-in srun gives the ranks ten
+SIGN_S = 60.0  # between two signs of life of a run, for machines that do not see its processes
+SILENT_S = 600.0  # after which it is lost to them
 
 
 def identity() -> RunRecord:

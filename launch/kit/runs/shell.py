@@ -122,6 +122,10 @@ class Local(Session):
         environment = local.environment(self.plan, self.noted.id)
         return subprocess.Popen(command, cwd=self.run, env=environment)
 
+    def watch(self, process: subprocess.Popen[bytes]) -> None:
+        with local.signs_of_life(self.noted):
+            process.wait()
+
     def end(self, code: int) -> int:
         self.note_end("CANCELLED" if self.hung_up else "FAILED" if code else "COMPLETED", code)
         return code

@@ -194,7 +194,7 @@ def _local(run: Run) -> Status:
     times = f"{formats.elapsed(elapsed_s)} so far", (), round(elapsed_s)
     record = run_dir.read_record(Path(run.folder))
     if place := local_processes.elsewhere(record):
-        return _by_log(run, f"it was started on {place}: ask there")
+        return _elsewhere(run, place)
     if local_processes.has_kit(record):
         limit = dict(run_record.plan_of(record).header).get("time") or ""
         return Status(run, "RUNNING", "on this machine", *times, numbers.seconds(limit) or None)
@@ -210,6 +210,18 @@ def _local(run: Run) -> Status:
         return Status(history.ended(run, state, why), state, why)
     secret_file.forget(Path(run.folder))
     return Status(run, "LOST", "kit was killed before its end")
+
+
+def _elsewhere(run: Run, place: str) -> Status:
+    """Return the status of a run that another machine's kit started, by its log and its signs."""
+    found = _by_log(run, f"it was started on {place}: ask there")
+    silent_s = time.time() - _begun_s(run)
+    if found.state != "UNKNOWN" or silent_s < local_processes.SILENT_S:
+        return found
+    if silent_s > formats.DAY_S:  # else the machine may only be suspended
+        secret_file.forget(Path(run.folder))
+    silence = formats.duration(silent_s)
+    return Status(run, "LOST", f"it was started on {place}: no sign of life for {silence}")
 
 
 def recent() -> list[Status]:
@@ -235,7 +247,7 @@ def recent() -> list[Status]:
 
 
 def _begun_s(run: Run) -> float:
-    """Return when a job last began in the run directory, as far as is known."""
+    """Return when a job last began in the run directory, or one here last gave a sign of life."""
     return max(run.created_s, safe_read.changed_ns(run.paths.log) / 1e9)
 
 
