@@ -1288,7 +1288,7 @@ def test_values_of_a_run_that_was_killed_with_its_kit_are_removed_when_that_is_s
 
 def test_a_process_that_has_kits_number_later_is_not_kit() -> None:
     own = local_processes.identity()
-    assert local_processes.has_kit(own) and local_processes.elsewhere(own) == ""
+    assert local_processes.has_kit(own) and local_processes.has_kit({**own, "host": "renamed"})
     others = [{"began": own["began"] - 1}, *({"pid": number} for number in (None, "x", [7], 0, 2**30))]
     assert not any(local_processes.has_kit(record) for record in ({}, {"pid": os.getpid()}, *({**own, **facts} for facts in others)))
 
@@ -1329,8 +1329,12 @@ HERE = os.uname().nodename
 @pytest.mark.parametrize(
     ("facts", "place"),
     [
-        ({"host": "elsewhere"}, "elsewhere"),
-        ({"host": HERE, "machine": "7c1e pid:[4026531836]"}, f"another machine or container called {HERE}"),  # cloned VMs, laptops called localhost
+        ({"host": "elsewhere", "machine": "7c1e pid:[4026531836]"}, "elsewhere"),
+        ({"host": "elsewhere", "machine": ""}, "elsewhere"),  # where /proc does not tell
+        (
+            {"host": HERE, "machine": "7c1e pid:[4026531836]"},
+            f"{HERE} before its last boot, or on another machine or container of that name",
+        ),  # cloned VMs, laptops called localhost
     ],
 )
 def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(
@@ -1351,7 +1355,7 @@ def test_a_run_of_another_machine_is_not_judged_by_the_processes_of_this_one(
 
 
 def test_a_run_of_a_machine_that_is_gone_is_lost_in_the_end(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({**local_processes.identity(), "host": "gone"}))
+    (tmp_path / "run.json").write_text(json.dumps({**local_processes.identity(), "host": "gone", "machine": "gone"}))
     run = noted_run(tmp_path, "x", 1, 1, "7", local=True)
     run.paths.secrets.mkdir()
     run.paths.log.mkdir()

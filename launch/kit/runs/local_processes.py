@@ -39,10 +39,12 @@ def elsewhere(record: RunRecord) -> str:
     """Return where a run was started, if that is not here: its processes are not seen then."""
     own = identity()
     host = record.get("host") or own["host"]
+    machine = record.get("machine")
+    if machine == own["machine"] if machine else host == own["host"]:
+        return ""  # a laptop's hostname may change with its network
     if host != own["host"]:
         return host
-    is_here = record.get("machine", own["machine"]) == own["machine"]
-    return "" if is_here else f"another machine or container called {host}"
+    return f"{host} before its last boot, or on another machine or container of that name"
 
 
 def has_kit(record: RunRecord) -> bool:
