@@ -56,6 +56,13 @@ def test_docker_that_is_podman_by_another_name_is_called_by_its_own(version: str
     assert (chosen and chosen.name, why) == (name, f"{name} is installed here")
 
 
+@pytest.mark.parametrize(("named", "name"), [(None, "docker"), ("podman", "podman"), ("docker", "docker"), ("enroot", "docker"), ("pyxis", "docker")])
+def test_the_engine_that_the_profile_names_runs_an_image_here(named: str | None, name: str, tools: Path) -> None:
+    install(tools, "docker", "podman")
+    chosen, why = runtimes.runtime(Job(image="docker://train", without_slurm=True), Cluster(name="x", runtime=named), Problems())
+    assert (chosen and chosen.name, why) == (name, "the cluster's profile x names it" if named == name else f"{name} is installed here")
+
+
 def test_an_image_file_that_podman_built_by_dockers_name_runs_in_podman(tools: Path, tmp_path: Path) -> None:
     install(tools, "podman")
     (tools / "docker").write_text('#!/bin/sh\n[ "$1" != --version ] || { echo podman version 4.9.4; exit; }\nexec podman "$@"\n')

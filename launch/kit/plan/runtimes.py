@@ -123,7 +123,9 @@ def _by_itself(kind: str, cluster: Cluster, *, without_slurm: bool) -> tuple[str
         fitting = [item for item in fitting if not item.srun_option] or fitting
         named = named if named in [item.name for item in fitting] else None
     able = plugins.without_twins(fitting, is_here)
-    has_choice = len(able) > 1 and not able[0].is_local
+    # A profile that names no engine says nothing of an engine's image.
+    may_name = not able[0].is_local or named in [item.name for item in able]
+    has_choice = len(able) > 1 and may_name
     seconds = {
         item.name: item.facts["instead-of"] for item in fitting if "instead-of" in item.facts
     }
