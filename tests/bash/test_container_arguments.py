@@ -167,6 +167,28 @@ def test_podman_gets_read_only_mounts_and_keeps_the_users_number(tmp_path: Path)
 
 
 @pytest.mark.parametrize("tool", ["docker", "podman"])
+@pytest.mark.parametrize(("attempt", "beside", "removals"), [("1", "", 0), ("2", "", 3), ("2", "yes", 0)])
+def test_the_container_of_the_attempt_before_gives_its_name_back(attempt: str, beside: str, removals: int, tool: str, tmp_path: Path) -> None:
+    """The engine is still removing it: it has refused twice. A command of `kit exec` leaves the container of the ranks alone."""
+    asked = tmp_path / "asked"
+    tries = f'echo x >>"{asked}"; n="$(grep -c x "{asked}")"'
+    stub(
+        tmp_path / "bin",
+        tool,
+        f"""{TELLS_SECURITY}case "$*" in
+  'container inspect kit-77-3') [[ ! -e '{tmp_path}/gone' ]] ;;
+  'rm --force kit-77-3') {tries}; ((n == 3)) && touch '{tmp_path}/gone' ;;
+  *) [[ "$1" != run ]] || printf '%s\n' "$*" ;;
+esac
+""",
+    )
+    env = environment(tmp_path / "bin", **settings(tool, KIT_ATTEMPT=attempt, KIT_BESIDE=beside))
+    done = bash(EXEC, "runtime::exec", "bash", env=env)
+    assert done.returncode == 0 and " --name kit-77-3 " in done.stdout, done.stderr
+    assert len(asked.read_text().splitlines() if asked.exists() else []) == removals
+
+
+@pytest.mark.parametrize("tool", ["docker", "podman"])
 def test_an_engine_gets_the_gpus_of_amd_and_their_group(tool: str, tmp_path: Path) -> None:
     stub(tmp_path / "bin", tool, 'printf "%s\n" "$*"\n')
     stub(tmp_path / "bin", "id", 'printf "1001\\n"\n')

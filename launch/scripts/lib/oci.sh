@@ -6,11 +6,13 @@ KIT_RUNTIME_READS="*_proxy|*_PROXY|${KIT_PULLS}"
 
 # oci::choose_options ENTRYPOINT - sets KIT_OCI_OPTIONS.
 oci::choose_options() {
+  local -r kit_name="kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
+  [[ -n "${KIT_BESIDE:-}" ]] || ((${KIT_ATTEMPT:-1} == 1)) || oci::remove_earlier "${kit_name}"
   KIT_OCI_OPTIONS=(
     --rm
     --network host
     --ipc host # ranks and loaders share memory; a container's own /dev/shm has 64 MB
-    --name "kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
+    --name "${kit_name}"
     --entrypoint "$1"
   )
   [[ -z "${KIT_BESIDE:-}" ]] || KIT_OCI_OPTIONS+=(--interactive)
@@ -26,6 +28,16 @@ oci::choose_options() {
     kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"target=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
     [[ "${KIT_MOUNTS[kit_i + 2]}" != ro ]] || kit_mount+=",readonly"
     KIT_OCI_OPTIONS+=(--mount "${kit_mount}")
+  done
+}
+
+# oci::remove_earlier NAME - the container of the attempt before, whose client may have been killed: it has the name, and perhaps the GPUs, until
+# the engine has removed it.
+oci::remove_earlier() {
+  local -i kit_tries
+  for ((kit_tries = 0; kit_tries < 40; kit_tries++)); do
+    "${KIT_TOOL}" container inspect "$1" >/dev/null 2>&1 || return 0
+    "${KIT_TOOL}" rm --force "$1" >/dev/null 2>&1 || sleep 0.25
   done
 }
 
