@@ -240,6 +240,14 @@ def test_a_node_has_no_more_gpus_than_the_job_asks_for(tmp_path: Path, tag: str,
     assert step.output() == {f"local{index}.out": f"gpus {gpus}\n" for index, gpus in enumerate(expected)}
 
 
+def test_the_gpus_that_the_job_names_are_split_among_the_nodes(tmp_path: Path, tag: str) -> None:
+    stub(tmp_path / "bin", "nvidia-smi", 'printf "%s\\n" 0 1 2 3 4 5 6 7\n')
+    (tmp_path / "env.sh").write_text("KIT_ENV=(\n  A='b c'\n  CUDA_VISIBLE_DEVICES=4,5,6,7\n)\n")
+    step = Step(tmp_path, tag, 2, GPUS, path=(tmp_path / "bin",), CUDA_VISIBLE_DEVICES="0,1")
+    assert step.end() == 0
+    assert step.output() == {"local0.out": "gpus 4,5\n", "local1.out": "gpus 6,7\n"}
+
+
 def test_nodes_that_share_a_gpu_are_several_machines_to_nccl_and_one_node_is_this_one(tmp_path: Path, tag: str) -> None:
     stub(tmp_path / "bin", "nvidia-smi", "echo 0\n")
     shown = f"{GPUS}; echo ${{NCCL_HOSTID-unset}}"

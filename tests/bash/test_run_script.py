@@ -454,6 +454,16 @@ def test_a_secret_variable_is_known_in_turkish_whose_capital_i_has_a_dot(tmp_pat
     assert logs(run)["local0.out"].splitlines()[:1] == [hidden]
 
 
+@pytest.mark.parametrize(("named", "seen"), [("4,5", ["4", "5"]), ("6", ["6", "6"]), ("", ["", ""])])
+def test_the_nodes_of_a_rehearsal_divide_the_gpus_that_the_job_names(named: str, seen: list[str], tmp_path: Path) -> None:
+    run = run_dir(tmp_path, "echo seen ${CUDA_VISIBLE_DEVICES}", nodes=2, env=(("CUDA_VISIBLE_DEVICES", named),), setup="echo ${CUDA_VISIBLE_DEVICES}")
+    done = start(run, env=slurm(nodes=2, CUDA_VISIBLE_DEVICES="0,1"))
+    assert done.returncode == 0, done.stderr
+    said = logs(run)
+    assert [said[f"rank{rank}.out"].strip() for rank in (0, 1)] == [f"seen {gpus}".strip() for gpus in seen]
+    assert [said[f"local{node}.out"].splitlines()[0] for node in (0, 1)] == seen
+
+
 def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
     """CUDA_VISIBLE_DEVICES alone is no device: Slurm sets it whatever the container has."""
     run = run_dir(tmp_path, "true", launcher="spawn", gpus_per_node=2)

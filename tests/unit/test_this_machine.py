@@ -196,6 +196,14 @@ def test_a_job_for_a_gpu_that_the_shell_hides_is_told_so(tmp_path: Path, monkeyp
     assert [str(warning.problem) for warning in problems.warnings] == [f"warning: {said}"]
 
 
+def test_a_job_for_more_gpus_than_it_names_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(tmp_path, 8, monkeypatch, "0,1,2,3")
+    problems = Problems()
+    this_machine.fit(Job(nodes=Nodes(2, 2), gpus_per_node=2, env={"CUDA_VISIBLE_DEVICES": "6,7"}, places=WHERE), problems)
+    said = "this machine has 2 GPUs by CUDA_VISIBLE_DEVICES, and the job asks for 2 on each of 2 nodes"
+    assert [problem.problem for problem in problems.found] == [said]
+
+
 @pytest.mark.parametrize(("says", "is_told"), [("echo 'GPU 0: NVIDIA RTX (UUID: GPU-1)'", True), ("exit 6", False)])
 def test_the_gpus_of_wsl_are_those_that_nvidia_smi_lists(says: str, is_told: bool, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvidia-smi is a stand-in."""

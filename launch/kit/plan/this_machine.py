@@ -8,7 +8,7 @@ import shutil
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from kit.base import formats, program_output
 from kit.base.errors import Problems
@@ -53,9 +53,10 @@ def _with_gpus(job: Job, problems: Problems) -> Job:
     their start.
     """
     nodes, ranks, asked = job.most_nodes, _ranks(job), job.gpus_per_node
-    count = _gpus()
+    chosen = job.env.get(VISIBLE, os.environ.get(VISIBLE))
+    count = _gpus(chosen)
     per_node = count // nodes or count
-    by = f" by {VISIBLE}" if VISIBLE in os.environ else ""
+    by = "" if chosen is None else f" by {VISIBLE}"
     here = f"this machine has {formats.number(count, 'GPU') if count else 'no GPU'}{by}"
     each = f"on each of {nodes} nodes" if nodes > 1 else "on each node"
     most = _ranks(replace(job, processes_per_node=per_node))
@@ -79,10 +80,9 @@ def _with_gpus(job: Job, problems: Problems) -> Job:
     return job
 
 
-def _gpus() -> int:
-    """Return how many NVIDIA GPUs this machine has, and this shell may use."""
+def _gpus(chosen: Optional[str]) -> int:
+    """Return how many NVIDIA GPUs this machine has, of those that the job or its shell chose."""
     there = len(glob(NVIDIA)) or _gpus_of_wsl()
-    chosen = os.environ.get(VISIBLE)
     if chosen is None:
         return there
     if "MIG-" in chosen:

@@ -138,7 +138,10 @@ container::report_lost() {
 # the container's own PATH, on which the tools of these scripts are: the job's may lead to nothing but the program.
 container::job_env() {
   export KIT_PATH="${KIT_PATH:-${PATH}}" # known already where the job's setup has changed it
+  local -r kit_share="${CUDA_VISIBLE_DEVICES:-}"
   ((${#KIT_ENV[@]} == 0)) || export "${KIT_ENV[@]}"
+  # Under `kit run` the stand-in for srun has divided the GPUs that the job names among its nodes.
+  [[ -z "${KIT_LOOPBACK:-}" || -z "${kit_share}" || -z "${CUDA_VISIBLE_DEVICES:-}" ]] || export CUDA_VISIBLE_DEVICES="${kit_share}"
   [[ -z "${KIT_PACKAGES:-}" ]] || packages::add
 }
 
