@@ -497,6 +497,12 @@ def test_fewer_gpus_than_asked_for_end_the_job(tmp_path: Path) -> None:
         assert done.stderr.partition("fix: ")[2] == (
             fix if option else f"look at the node: nvidia-smi; without it: sbatch --exclude=node7 {run}/run_script.sh\n"
         )
+    for words, fix in (
+        ([], "CUDA_VISIBLE_DEVICES is 3 there, which the image sets, and not Slurm: make an image without it\n"),
+        (["CUDA_VISIBLE_DEVICES=3"], f"look at the node: nvidia-smi; without it: sbatch --exclude=node7 {run}/run_script.sh\n"),
+    ):
+        done = subprocess.run([*inside, *words], cwd=run, env={**env, "CUDA_VISIBLE_DEVICES": "3"}, capture_output=True, text=True, timeout=120)
+        assert done.stderr.endswith(f"node7: this node shows 1 of the 2 GPUs that the job asked for\n  fix: {fix}")
     stub(tmp_path / "bin", "nvidia-smi", "exec sleep 60")
     done = subprocess.run(inside, cwd=run, env={**env, "KIT_GPUS_TIMEOUT_S": "1"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr  # a slow tool says nothing of the GPUs

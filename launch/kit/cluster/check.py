@@ -52,8 +52,8 @@ class HeaderCheck:
         `given` holds the sbatch options of the job and the profile, with their places.
         """
         runtimes.check_submittable(self.job, runtime, self.problems)
-        self._warn_of_chosen_gpus()
         self.given, self.header = given, dict(header)
+        self._warn_of_chosen_gpus()
         self.options = sbatch_variables.complete(self.header)
         # With --clusters, or its variables, the facts here are those of another cluster.
         is_elsewhere = os.environ.get("SLURM_CLUSTERS") or "clusters" in self.options
@@ -73,7 +73,7 @@ class HeaderCheck:
     def _warn_of_chosen_gpus(self) -> None:
         """Warn of GPUs that a job names for another machine, one without Slurm."""
         gpus = self.job.env.get("CUDA_VISIBLE_DEVICES")
-        own = {str(number) for number in range(self.job.gpus_per_node or 0)}
+        own = {str(number) for number in range(request.read(self.header).gpus)}
         if gpus and own and not own.issuperset(map(str.strip, gpus.split(","))):
             problem = f"CUDA_VISIBLE_DEVICES is {gpus}, and Slurm chooses the GPUs of a job"
             fix = f"leave it out; where there is no Slurm: CUDA_VISIBLE_DEVICES={gpus} kit run JOB"

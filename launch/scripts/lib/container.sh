@@ -35,7 +35,7 @@ container::begin() {
     container::report_overridden
     container::report_lost ''
   fi
-  container::check_gpus
+  container::check_gpus "$@"
   container::allow_connections
   container::set_variables
   [[ "${KIT_RUNTIME}" == none ]] || container::set_user
@@ -86,13 +86,13 @@ container::become() {
   exec "$@"
 }
 
-# container::check_gpus - of what starts ranks: a command of `kit exec` may be there to look for the GPUs. Programs that would rather
-# end than train on a CPU learn how many there are to be; not in a rehearsal without a GPU, of which `kit run` has warned.
+# container::check_gpus NAME=VALUE... - of what starts ranks: a command of `kit exec` may be there to look for the GPUs. Programs that
+# would rather end than train on a CPU learn how many there are to be; not in a rehearsal without a GPU, of which `kit run` has warned.
 container::check_gpus() {
   ((KIT_GPUS_PER_NODE > 0)) && [[ -z "${KIT_INSTEAD[*]:-}" ]] || return 0
   if [[ -z "${KIT_LOOPBACK:-}" ]]; then
     source "${KIT_RUN_DIR}/lib/gpus.sh"
-    gpus::check
+    gpus::check "$@"
   elif [[ -z "${CUDA_VISIBLE_DEVICES-all}" || "${HIP_VISIBLE_DEVICES-all}" == @(|-1) ]] || { ! compgen -G '/dev/nvidia[0-9]*' >/dev/null && [[ ! -e /dev/dxg && ! -e /dev/kfd ]]; }; then
     return 0
   fi

@@ -48,19 +48,21 @@ gpus::bring_memory() {
     kit::warn "this node has no /dev/nvidia-uvm, without which CUDA does not start" "have the module nvidia-uvm loaded there: nvidia-modprobe -u -c 0"
 }
 
-# gpus::check - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly, or
-# train on its CPUs. CUDA_VISIBLE_DEVICES, or AMD's, is Slurm's word, whether or not the container has these devices.
+# gpus::check NAME=VALUE... - a node that shows fewer GPUs than the job asked for would fail later, in a rank, less clearly, or
+# train on its CPUs. CUDA_VISIBLE_DEVICES, or AMD's, is Slurm's word, whether or not the container has these devices; unless it is not
+# among what the node hands on.
 gpus::check() {
   local kit_said
   local -i kit_rc=0
   local -a kit_gpus=()
-  local kit_where='the container'
+  local kit_where='the container' kit_name=CUDA_VISIBLE_DEVICES
   [[ "${KIT_RUNTIME}" != none ]] || kit_where='this node'
   { compgen -G '/dev/nvidia[0-9]*' || compgen -G '/dev/dri/renderD*' || compgen -G '/dev/accel/accel*' || [[ -e /dev/kfd || -e /dev/dxg ]]; } >/dev/null ||
     kit::die "${kit_where} shows no GPU's device file (/dev/nvidia0), and the job asked for ${KIT_GPUS_PER_NODE}" \
       "look at the node: nvidia-smi; a container gets its GPUs from the NVIDIA Container Toolkit, or from its runtime's own option" fewer-gpus
-  if [[ -n "${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES:-}}" ]]; then
-    kit::split kit_gpus , "${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES}}"
+  [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]] || kit_name=ROCR_VISIBLE_DEVICES
+  if [[ -n "${!kit_name:-}" ]]; then
+    kit::split kit_gpus , "${!kit_name}"
   elif command -v nvidia-smi >/dev/null; then
     kit_said="$(gpus::ask 2>/dev/null)" || kit_rc=$?
     ((kit_rc != 124)) || return 0 # a slow tool says nothing of the GPUs
@@ -71,6 +73,8 @@ gpus::check() {
   ((${#kit_gpus[@]} < KIT_GPUS_PER_NODE)) || return 0
   local kit_fix
   kit_fix="look at the node: nvidia-smi; without it: $(kit::start_again "$(kit::node)")"
+  [[ -z "${!kit_name:-}" || " $*" == *" ${kit_name}="* ]] ||
+    kit_fix="${kit_name} is ${!kit_name} there, which the image sets, and not Slurm: make an image without it"
   local -r kit_option="$(gpus::binding_option)"
   [[ -z "${kit_option}" ]] ||
     kit_fix="Slurm binds each task to GPUs of its own by its option ${kit_option}: leave that out, or write \`gpu-bind: none\` under \`slurm\`"
