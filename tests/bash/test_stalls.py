@@ -85,6 +85,13 @@ def test_a_run_that_gets_on_is_left_alone(tmp_path: Path) -> None:
         assert not event_lines.read(run / f"log/{number}", "stalled"), name
 
 
+def test_lines_of_setup_that_say_something_are_left_alone(tmp_path: Path) -> None:
+    """They wait for a server of packages, and use neither the CPU nor the disk."""
+    done = start(stalling(tmp_path, "echo done", setup="for i in {1..12}; do echo $i; sleep 1; done\n"))
+    assert done.returncode == 0, done.stderr
+    assert not event_lines.read(tmp_path / f"run/log/{JOB_ID}", "stalled")
+
+
 LATE = """
 source "${KIT_RUN_DIR}/lib/stall.sh"
 looks() { if stall::has_progress; then printf '%s progress%s\\n' "$1" "${KIT_AT_START:+ at start}"; else printf '%s none\\n' "$1"; fi; }

@@ -55,6 +55,9 @@ stall::share() {
 # stall::look - notes what the ranks have said so far, by the sizes and times of their files, whose names can be too long for a command.
 stall::look() {
   KIT_SEEN="$(find -H "${KIT_ATTEMPT_DIR}" "${KIT_LOG_DIR}/progress" -maxdepth 1 \( -name 'rank*.out' -o -name progress \) -printf '%s %T@ %p\n' 2>/dev/null)" || true
+  # What the lines of `setup` say is in the nodes' logs. It is no line of a rank's, which begins with more than 0: see stall::has_progress.
+  [[ ! -e "${KIT_RUN_DIR}/setup.sh" || "${KIT_SEEN}" == *'/rank'*'.out'* ]] ||
+    KIT_SEEN+=$'\n'"$(find -H "${KIT_ATTEMPT_DIR}" -maxdepth 1 -name '*.out' -printf '0 %s %T@ %p\n' 2>/dev/null)" || true
 }
 
 # stall::has_progress - whether a rank has said something, or saved something, since the last look: it is compared with what was seen
