@@ -107,8 +107,7 @@ def _meant(word: str, named: list[Run], *, live: bool) -> Run:
     if not live:
         return (own or named)[0]
     going_on = list(filter(_may_run, own or named))
-    # A job of a colleague who shares this login may have the name, but no other directory has.
-    if len(going_on) > 1 or (not own and any(run.name == word for run in going_on)):
+    if len(going_on) > 1:
         each = ", ".join(f"{run.id or 'not submitted'} in {run.folder}" for run in going_on)
         problem = f"{len(going_on)} runs {word} of this folder may be running"
         if not own:

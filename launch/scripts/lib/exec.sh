@@ -52,8 +52,8 @@ exec::name_nodes() {
   while IFS= read -r line || [[ -n "${line}" ]]; do
     number="${line%%:*}"
     if [[ "${line}" == *:* && "${number// /}" =~ ^[0-9]+$ ]]; then
-      if [[ -z "${are_known[number]:-}" && "${line#*: }" == "kit: node "* ]]; then
-        are_known[number]=yes hosts[number]="${line#*: kit: node }"
+      if [[ -z "${are_known[number]:-}" && "${line#*: }" == KIT_NODE=* ]]; then
+        are_known[number]=yes hosts[number]="${line#*: KIT_NODE=}"
       else
         printf '[%s] %s\n' "${hosts[number]}" "${line#*: }"
       fi
@@ -73,7 +73,7 @@ exec::become() {
   local -i rank=0
   local own
   own="$(kit::node)" # once: a process for each of 4,000 nodes takes seconds
-  [[ -z "${KIT_TO_NAME:-}" ]] || printf 'kit: node %s\n' "${own}"
+  [[ -z "${KIT_TO_NAME:-}" ]] || printf 'KIT_NODE=%s\n' "${own}"
   unset KIT_TO_NAME
   kit::split hosts , "${KIT_HOSTS}"
   while ((rank < ${#hosts[@]} - 1)) && [[ "${hosts[rank]}" != "${own}" ]]; do rank+=1; done
