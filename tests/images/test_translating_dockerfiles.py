@@ -216,7 +216,7 @@ def test_all_lines_that_are_for_docker_alone_are_refused_at_once_with_the_ways_o
     [
         ("# syntax=example/other\nFROM x\n", "Dockerfile:1: example/other is another language\n"),
         ("RUN true\nFROM x\n", "Dockerfile:1: there is no FROM before it\n"),
-        ("ARG A\n", "Dockerfile: there is no FROM in it\n  fix: name the base: FROM IMAGE"),
+        ("ARG A\n", "Dockerfile is no recipe: it has no FROM\n  fix: a recipe is UTF-8 text (a Dockerfile has a FROM)"),
     ],
 )
 def test_what_is_no_dockerfile_is_said(text: str, said: str, project: Path) -> None:

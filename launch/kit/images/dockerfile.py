@@ -43,9 +43,7 @@ def translate(recipe: Recipe, engine: str, bases: dict[str, Config]) -> dict[int
             problems.add(f"{recipe.file}:{instruction.line}", "there is no FROM before it", fix)
     needed = _needed(stages)
     problems.found += [problem for stage in needed.values() for problem in stage.problems.found]
-    if not stages:
-        problems.add(str(recipe.file), "there is no FROM in it", "name the base: FROM IMAGE")
-    elif lines := len({problem.where for problem in problems.found}):
+    if stages and (lines := len({problem.where for problem in problems.found})):
         subject = "1 line is" if lines == 1 else f"{lines} lines are"
         problem = f"{subject} only for Docker or Podman, not for {engine}"
         problems.add(str(recipe.file), problem, f"change what follows; or {ELSEWHERE}")
