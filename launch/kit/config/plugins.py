@@ -22,7 +22,7 @@ The first lines of such a file hold the facts that Python needs before submissio
     # cpu-bind: cores                srun's --cpu-bind for its tasks; none where this is not said
     # mpi: yes                       its programs learn their rank from Slurm's PMIx
     # addresses: all                 it needs every node's address, not the first one's alone
-    # sets: NAME                    a variable of its programs that no job may set
+    # sets: NAME                     a variable of its programs that no job may set
     # elastic: yes                   it can start failed ranks again itself
     # signals: passed-on             a signal from Slurm to the job's steps reaches the program
 """
