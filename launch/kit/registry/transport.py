@@ -206,6 +206,8 @@ class Registry:
     def refusal(self, refused: Refused, path: str) -> KitError:
         """Return the error to show for a refused request."""
         image, status = f"{self.name}/{self.repository}", refused.status
+        if status == 400 and self.found.token:
+            status = 401  # so OAuth 2 answers to a token that has expired: RFC 6749, 5.2
         if status == 404 and path.startswith(BLOBS):
             part = path[len(BLOBS) :]
             problem = f"has no more of {image} than its manifest: its part {part} is not there"
