@@ -1042,7 +1042,7 @@ def test_only_what_neither_a_build_nor_a_run_nor_a_job_needs_may_go(place: store
     assert young.exists()
     aged(tmp_path / "runs/old/log", 1)  # as kit run does there while its program is silent
     assert inventory.unused(place.folder, 7) == []
-    aged(tmp_path / "runs/old/log", 20)
+    shutil.rmtree(tmp_path / "runs/old/log")  # its user needed the space
     users = inventory._users([tmp_path / "runs", tmp_path / "none"])
     assert {image_: list(runs) for image_, runs in users.items()} == {
         str(ran): [str(tmp_path / "runs/one")],

@@ -103,9 +103,9 @@ def _users(folders: list[Path]) -> dict[str, dict[str, float]]:
         if not files:
             continue
         log = RunPaths(path.parent).log
-        with suppress(OSError):  # the run may have been removed
+        with suppress(OSError):  # the run may be removed meanwhile
             entries = [path, log, *log.glob("*"), *log.glob("*/*")]
-            active = max(entry.stat().st_mtime for entry in entries)
+            active = max(map(safe_read.changed_ns, entries)) / 1e9
             for file in files:
                 found.setdefault(file, {})[str(path.parent)] = active
     return found
