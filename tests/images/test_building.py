@@ -891,6 +891,11 @@ def test_a_base_is_asked_for_once_and_its_digest_is_kept_beside_the_recipe(engin
     assert [path for path in os.listdir() if path.startswith(".image.lock")] == []
 
 
+def test_the_digest_of_a_base_by_enroots_name_is_what_follows_the_last_at(engine: Engine) -> None:
+    base = f"ada@intranet#a/b@{DIGEST}"
+    assert bases.pin(found(f"FROM {base}\n"), {}, nobody, update=False) == {base: DIGEST}
+
+
 def test_a_recipe_that_takes_in_its_whole_folder_is_built_once(engine: Engine, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("image.lock").unlink()
     monkeypatch.setattr(client, "resolve", lambda base, _: DIGEST)

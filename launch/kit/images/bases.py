@@ -48,7 +48,7 @@ def pin(
     for base in recipe.bases:
         digest = "" if update else locked.get(base, "")
         if "@sha256:" in base:
-            found[base] = base.partition("@")[2]
+            found[base] = base.rpartition("@")[2]
         elif digest.startswith("sha256:"):
             found[base] = digest
         elif "$" in base:  # only the engine can read the name
