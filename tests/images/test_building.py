@@ -622,6 +622,10 @@ def test_another_content_of_the_sandbox_that_a_definition_is_built_on_makes_anot
             Path("base/etc/file").write_text(content)
         make(build.BuildRequest(engine="apptainer"))
         assert len(list(Path("images").glob("*.sqsh"))) == expected
+    Path("base").rename("../base")
+    os.symlink("../base", "base")
+    make(build.BuildRequest(engine="apptainer"))
+    assert len(list(Path("images").glob("*.sqsh"))) == 2
 
 
 @pytest.mark.parametrize("place", ["base.sif", "./base.sif", "../base.sif", "{{ BASE }}"])

@@ -56,9 +56,10 @@ def digest_tree(path: Path, read_before: Digests) -> str:
     found = hashlib.sha256()
     for folder, folders, files in os.walk(path):
         folders.sort()
+        inside = os.path.relpath(folder, path)  # the digest stays where the folder is moved
         for name in sorted((*folders, *files)):
             facts = os.lstat(os.path.join(folder, name))
-            line = f"{folder}/{name} {facts.st_mode:o} {facts.st_size} {facts.st_mtime_ns}\n"
+            line = f"{inside}/{name} {facts.st_mode:o} {facts.st_size} {facts.st_mtime_ns}\n"
             found.update(line.encode("utf-8", "surrogateescape"))
     return f"folder of {found.hexdigest()}"
 
