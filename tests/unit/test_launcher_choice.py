@@ -193,6 +193,10 @@ def test_every_fact_of_a_launcher_is_explained() -> None:
 
 def test_what_a_launcher_sets_is_no_variable_of_the_job(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
+    (tmp_path / "site.yaml").write_text("env: {RAY_ADDRESS: of-this-site}\n")  # which its users cannot change
+    for launcher, is_taken in (("ray", False), ("srun", True)):
+        done = kit("submit", "train.py", "--launcher", launcher, "--cluster", "site.yaml", "--dry-run")
+        assert ("of-this-site" in done.stdout) == is_taken
     for launcher, name in (("ray", "RAY_ADDRESS"), ("tensorflow", "TF_CONFIG")):
         done = kit("submit", "train.py", "--launcher", launcher, "--env", f"{name}=x", "--dry-run", check=False)
         assert done.stderr.startswith(f"kit: --env: {name} is set by the launcher")

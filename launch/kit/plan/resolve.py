@@ -165,12 +165,12 @@ def take_variables(
     job: Job, cluster: Cluster, problems: Problems, launcher: Optional[Plugin] = None
 ) -> Variables:
     """Return the variables of a job: its own, its profile's, and what it inherits of this shell."""
-    asked = inherit.by_name(job.inherit)
-    of_profile = {name: value for name, value in cluster.env.items() if name not in asked}
+    of_launcher = launcher.words("sets") if launcher else []
+    of_others = {*inherit.by_name(job.inherit), *of_launcher}
+    of_profile = {name: value for name, value in cluster.env.items() if name not in of_others}
     own = {**of_profile, **job.env}
     named = [*cluster.secrets.values(), *job.secrets.values()]
-    of_launcher = launcher.words("sets") if launcher else []
-    for name in own.keys() & of_launcher:
+    for name in job.env.keys() & of_launcher:
         problem = f"{name} is set by the launcher, which a value of the job would lead astray"
         problems.add(job.where("env"), problem, "remove it")
     known = {*own, *of_launcher, *(secret.name for secret in named)}
