@@ -676,8 +676,11 @@ def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(
             "--ssh, --target, --: enroot builds here",
         ),
         *(
-            (build.BuildRequest(options=BuilderOptions(words=(*words.split(), "x"))), f"--: {words.partition('=')[0]} is not for a build by kit")
-            for words in ("--build-context=a=/data", "--build-context", "-f", "--file", "--output=type=tar", "-o", "--push", "--iidfile")
+            (build.BuildRequest(options=BuilderOptions(words=(word, "x"))), f"--: {option} is not for a build by kit")
+            for word, option in (
+                *(("--build-context=a=/data", "--build-context"), ("--output=type=tar", "--output"), ("-otype=tar", "-o"), ("-fother", "-f")),
+                *((option, option) for option in ("--build-context", "-f", "--file", "-o", "--push", "--iidfile")),
+            )
         ),
     ],
 )

@@ -33,9 +33,12 @@ class BuilderOptions(NamedTuple):
         Raise UsageError for a bad secret, and for an option that is not for kit's builds.
         """
         for word in self.words:
-            if (option := word.partition("=")[0]) in REFUSED:
+            # -fFILE is -f FILE
+            option = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if option in REFUSED:
                 fix = (
-                    "a recipe is named by its file (kit build FILE), and takes files of its folder"
+                    "leave it out (kit build FILE names a recipe); or build with the engine "
+                    "itself, and convert its image: kit build dockerd://NAME"
                 )
                 raise UsageError(f"{option} is not for a build by kit", fix, where="--")
         pairs = [("--secret", _secret(secret)) for secret in self.secrets]
