@@ -204,6 +204,13 @@ def test_a_job_for_more_gpus_than_it_names_is_refused(tmp_path: Path, monkeypatc
     assert [problem.problem for problem in problems.found] == [said]
 
 
+def test_the_gpus_that_a_sweep_gives_to_each_task_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(tmp_path, 2, monkeypatch)
+    problems = Problems()
+    this_machine.fit(Job(gpus_per_node=1, env={"CUDA_VISIBLE_DEVICES": "{gpu}"}, places=WHERE), problems)
+    assert problems.warnings == problems.found == []
+
+
 @pytest.mark.parametrize(("says", "is_told"), [("echo 'GPU 0: NVIDIA RTX (UUID: GPU-1)'", True), ("exit 6", False)])
 def test_the_gpus_of_wsl_are_those_that_nvidia_smi_lists(says: str, is_told: bool, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvidia-smi is a stand-in."""

@@ -83,7 +83,7 @@ def _with_gpus(job: Job, problems: Problems) -> Job:
 def _gpus(chosen: Optional[str]) -> int:
     """Return how many NVIDIA GPUs this machine has, of those that the job or its shell chose."""
     there = len(glob(NVIDIA)) or _gpus_of_wsl()
-    if chosen is None:
+    if chosen is None or "{" in chosen:  # in a sweep each task has a value of its own
         return there
     if "MIG-" in chosen:
         return 1  # of several instances a process sees the first one
