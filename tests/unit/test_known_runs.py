@@ -787,9 +787,9 @@ def begun(log: Path, job_id: str) -> None:
     (log / f"slurm-{job_id}.out").write_text(f"said by {job_id}\n")
 
 
-@pytest.mark.parametrize("is_submitted", [True, False], ids=["submitted", "rendered"])
+@pytest.mark.parametrize(("is_submitted", "afterwards"), [(True, ""), (False, "RUNNING"), (False, "COMPLETED")])  # the allocation
 def test_a_run_that_is_started_by_hand_under_salloc_is_known_and_its_allocation_is_left_alone(
-    is_submitted: bool, fake: ScriptedSlurm, call, tmp_path: Path
+    is_submitted: bool, afterwards: str, fake: ScriptedSlurm, call, tmp_path: Path
 ) -> None:
     if is_submitted:
         call("submit", "train.py", "--output", "run")
@@ -809,7 +809,13 @@ def test_a_run_that_is_started_by_hand_under_salloc_is_known_and_its_allocation_
     event_lines.add(logs, "batch", "ends", node="n1", code=1)
     assert "no /data" in call("why", "run")[1]
     (tmp_path / "slurm/jobs").write_text("")
+    if afterwards:
+        fake.put("1009", afterwards, tmp_path)
     assert " FAILED " in call("status", "1009")[1]
+    assert "has ended: FAILED" in "".join(call("cancel", "run")[1:])
+    if afterwards == "RUNNING":
+        event_lines.add(logs, "batch", "start", attempt=2, node="n1", job="1009", nodes="n1", log=0, allocation=str(tmp_path))
+        assert call("status", "run")[1].splitlines()[1].startswith("1009  train  RUNNING")
 
 
 @pytest.mark.parametrize("end", ["COMPLETED", "FAILED"])

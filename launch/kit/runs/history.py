@@ -78,7 +78,8 @@ class Run:
     @property
     def allocation(self) -> str:
         """Return where the user got the allocation in which its job was started by hand."""
-        start = events.last(events.batch(self.job_paths.logs), "start") if self.id else None
+        is_job = self.id.isdecimal()  # no task of an array: those may be many to look at
+        start = events.last(events.batch(self.job_paths.logs), "start") if is_job else None
         return start.text("allocation") if start else ""
 
     def is_called(self, word: str) -> bool:

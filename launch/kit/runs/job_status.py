@@ -78,6 +78,8 @@ def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
     if not run.is_exact and (not job or not slurm.is_active(job.state)):
         newer = _newer(run, queue)
         run, job = (newer, queued(newer, queue)) if newer else (run, job)
+    if run.allocation and (ended := by_log(run))[0]:
+        return Status(run, *ended)  # its allocation goes on, or ends in another way
     if job and slurm.is_active(job.state):
         waits = job.state in slurm.WAITING
         detail = reasons.explain(job.reason, job.start) if waits else job.nodes

@@ -182,8 +182,9 @@ def _query_run(
     found = job_status.query(run, queue, accounts or {})
     if found.run != run:
         history.add(found.run)
-    if found.state not in slurm.FINAL:
-        return found
+    job = job_status.queued(found.run, queue)
+    if found.state not in slurm.FINAL or (job and slurm.is_active(job.state)):
+        return found  # it goes on, or its user may start it again in the same allocation
     ended = history.ended(found.run, found.state, found.detail, found.elapsed_s)
     return found._replace(run=ended)
 
