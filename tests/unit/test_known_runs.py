@@ -1372,6 +1372,9 @@ def test_a_run_of_a_machine_that_is_gone_is_lost_in_the_end(fake: ScriptedSlurm,
         assert run.paths.secrets.exists() == (later_s < 86400)  # the machine may be suspended, and its ranks start again
     os.utime(run.paths.log, (time.time(), time.time()))  # as its kit does once a minute
     assert status.query([run])[0].state == "UNKNOWN"
+    os.utime(run.paths.log, (now(), now()))
+    (tmp_path / "run.json").write_text('{"host": "gone"}')  # of an older kit, which gave no signs
+    assert status.query([run])[0].state == "UNKNOWN"
 
 
 # ---------------------------------------------------------------- reruns

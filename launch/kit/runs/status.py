@@ -195,7 +195,7 @@ def _local(run: Run) -> Status:
     times = f"{formats.elapsed(elapsed_s)} so far", (), round(elapsed_s)
     record = run_dir.read_record(Path(run.folder))
     if place := local_processes.elsewhere(record):
-        return _elsewhere(run, place)
+        return _elsewhere(run, place, gives_signs="machine" in record)  # not an older kit's
     if local_processes.has_kit(record):
         limit = dict(run_record.plan_of(record).header).get("time") or ""
         return Status(run, "RUNNING", "on this machine", *times, numbers.seconds(limit) or None)
@@ -213,11 +213,11 @@ def _local(run: Run) -> Status:
     return Status(run, "LOST", "kit was killed before its end")
 
 
-def _elsewhere(run: Run, place: str) -> Status:
+def _elsewhere(run: Run, place: str, *, gives_signs: bool) -> Status:
     """Return the status of a run that another machine's kit started, by its log and its signs."""
     found = _by_log(run, f"it was started on {place}: ask there")
     silent_s = time.time() - _begun_s(run)
-    if found.state != "UNKNOWN" or silent_s < local_processes.SILENT_S:
+    if found.state != "UNKNOWN" or not gives_signs or silent_s < local_processes.SILENT_S:
         return found
     if silent_s > formats.DAY_S:  # else the machine may only be suspended
         secret_file.forget(Path(run.folder))
