@@ -124,8 +124,8 @@ def test_the_python_that_a_job_names_starts_its_ranks(launcher: str, by: str, tm
     assert (done.returncode, done.stdout) == (0, f"{said}\n" if launcher == "torchrun" else f"[rank0] {said}\n"), done.stderr
 
 
-@pytest.mark.parametrize(("version", "said"), [("3.12", "python3.12\n"), ("3.13", "")])
-def test_a_python_that_the_command_names_with_its_version_is_asked_and_no_other(version: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "said", "lack"), [("3.12", "python3.12\n", ""), ("3.13", "", "has no torch"), ("3.14", "", "is not there")])
+def test_a_python_that_the_command_names_with_its_version_is_asked_and_no_other(version: str, said: str, lack: str, tmp_path: Path) -> None:
     """The system's python3 may be an older one, and the image's own, with torch, another."""
     for place, name in (("usr", "python3"), ("usr", "python3.12"), ("usr", "python3.13"), ("image", "python3")):
         stub(tmp_path / place / "bin", name, f'[[ "$1" != -c ]] || exit 1; echo {name}\n')
@@ -135,7 +135,7 @@ def test_a_python_that_the_command_names_with_its_version_is_asked_and_no_other(
     run = run_dir(tmp_path, "", launcher="torchrun", workdir="/", command=command)
     done = inside(run, "NODE_RANK=0", "SLURM_PROCID=0", "SLURM_LOCALID=0", launcher="torchrun", PATH=f"{tmp_path}/image/bin:{os.environ['PATH']}")
     assert done.stdout == said, done.stderr
-    assert (f"error: node7: {command[0]}, which the command names, has no torch\n" in done.stderr) == (not said)
+    assert (f"error: node7: {command[0]}, which the command names, {lack}\n" in done.stderr) == (not said)
 
 
 def test_a_python_is_asked_with_the_jobs_variables_where_path_leads_to_nothing_else(tmp_path: Path) -> None:

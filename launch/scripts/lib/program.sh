@@ -42,7 +42,7 @@ program::find_python() {
 # program::lack MODULE - says that no Python has it. Under `kit run` the first folder of PATH is that of the stand-ins for Slurm.
 program::lack() {
   local kit_path kit_fix="name an image that has it: \`image: FILE\`; one off PATH by its path: \`command: FOLDER/bin/python train.py\`" kit_where="on PATH in the image"
-  local kit_folder
+  local kit_folder kit_lack="has no $1"
   local -a kit_folders
   program::choose_path
   kit::split kit_folders : "${kit_path}"
@@ -55,7 +55,8 @@ program::lack() {
   if [[ -z "${KIT_IMAGE}" ]]; then
     kit_where='on PATH' kit_fix="activate the environment that has it (or pip install $1), and start again; or ${kit_fix}; a program without $1: \`launcher: srun\`"
   fi
-  ! program::names_python || kit::die "${KIT_COMMAND[0]}, which the command names, has no $1" \
+  [[ -e "${KIT_COMMAND[0]:-}" ]] || kit_lack='is not there'
+  ! program::names_python || kit::die "${KIT_COMMAND[0]}, which the command names, ${kit_lack}" \
     "name only the program, for the first Python on PATH that has it: \`command: train.py\`; or ${kit_fix}" no-torch
   kit::die "no python3 or python ${kit_where} has $1 (looked in ${kit_path})" "${kit_fix}" no-torch
 }
