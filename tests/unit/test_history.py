@@ -370,7 +370,7 @@ def test_a_name_means_the_run_of_this_folder_and_where_it_is_acted_on_one_that_m
     noted("mine/train-3", "16")
     with pytest.raises(UsageError, match="2 runs train of this folder may be running") as refused:
         found("mine", live=True)
-    assert f"16 in {tmp_path}/mine/train-3, 11 in {tmp_path}/mine/train-1" in str(refused.value)
+    assert f"16 in {tmp_path}/mine/train-3, 11 in {tmp_path}/mine/train-1; kit status shows which run" in str(refused.value)
     (tmp_path / "mine/train-3/run.json").write_text(json.dumps({"cancelled": ["16"]}))
     assert found("mine", live=True) == "11"
     noted("mine/train-4", "17")

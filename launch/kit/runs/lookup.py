@@ -113,7 +113,8 @@ def _meant(word: str, named: list[Run], *, live: bool) -> Run:
         if not own:
             found = f"{len(going_on)} of other folders may be running"
             problem = f"this folder has no run {word}; {found}"
-        raise UsageError(problem, f"name its job id or its directory: {each}")
+        fix = f"name its job id or its directory: {each}; kit status shows which run"
+        raise UsageError(problem, fix)
     return (going_on or own or named)[0]
 
 
