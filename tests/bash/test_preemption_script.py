@@ -533,10 +533,11 @@ def test_a_node_stays_in_ray_after_the_signal_until_the_head_is_gone(tmp_path: P
     """
     with socket.create_server(("127.0.0.1", 0)) as head:
         command = ["bash", "-c", f"set -euo pipefail\n{script}", "bash", str(head.getsockname()[1]), str(tmp_path)]
-        node = subprocess.Popen(command, env=environment(KIT_RUN_DIR=str(SCRIPTS)))
+        node = subprocess.Popen(command, env=environment(KIT_RUN_DIR=str(SCRIPTS)), start_new_session=True)
         for _ in range(3):  # it asks twice a second whether the head is there
             head.accept()[0].close()
-        node.terminate()
+        time.sleep(0.2)  # in its `sleep`
+        os.killpg(node.pid, signal.SIGTERM)  # with `script`, the whole group of the rank gets it
         head.settimeout(60)
         for _ in range(3):
             head.accept()[0].close()

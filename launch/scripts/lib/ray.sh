@@ -107,7 +107,7 @@ ray::join() {
   ray::start --address="${RAY_ADDRESS}"
   trap : TERM INT HUP # the program may still need this node, such as for a checkpoint; the end of the head is the end here
   while kill -0 "${KIT_RAY}" 2>/dev/null; do
-    sleep 0.5
+    sleep 0.5 || true # with `script`, the signal ends it, too
     if net::is_listening "${KIT_RAY_HEAD}" "${kit_port}"; then kit_misses=0; else kit_misses+=1; fi
     ((kit_misses < 3)) || exit 0
   done
