@@ -65,7 +65,7 @@ def _cancel(found: Status, number: Optional[int]) -> str:
         return f"{run} has ended: {found.state}"
     if run.local:
         return _end_here(run)
-    if run.allocation and not run.is_shell:
+    if run.allocation:
         fix = f"end it in its terminal: Ctrl-C; to end the whole allocation: scancel {run.id}"
         raise KitError(f"{run} was started by hand in an allocation, which may run more", fix)
     # Of an array, tasks that others go on for have another array's id.

@@ -77,9 +77,13 @@ class Run:
 
     @property
     def allocation(self) -> str:
-        """Return where the user got the allocation in which its job was started by hand."""
-        is_job = self.id.isdecimal()  # no task of an array: those may be many to look at
-        start = events.last(events.batch(self.job_paths.logs), "start") if is_job else None
+        """Return where the user got the allocation in which its job was started by hand.
+
+        Empty for all others.
+        """
+        if self.is_shell or not self.id.isdecimal():  # a task of an array, of which there are many
+            return ""
+        start = events.last(events.batch(self.job_paths.logs), "start")
         return start.text("allocation") if start else ""
 
     def is_called(self, word: str) -> bool:
