@@ -805,6 +805,8 @@ def test_a_run_that_is_started_by_hand_under_salloc_is_known_and_its_allocation_
     assert call("logs", "run")[1] == "said by hand\n" == call("logs", "1009")[1]
     code, _, errors = call("cancel", "run")
     assert (code, fake.calls("scancel")) == (1, []) and "fix: end it in its terminal: Ctrl-C; to end the whole allocation: scancel 1009" in errors
+    code, _, errors = call("stop", "run")
+    assert (code, fake.calls("scancel"), (logs / "request").exists()) == (1, [], False) and "Slurm cannot signal its script" in errors
     event_lines.add(logs, "batch", "node_refused", node="n1", cause="mount-missing", problem="no /data", fix="mount it")
     event_lines.add(logs, "batch", "ends", node="n1", code=1)
     assert "no /data" in call("why", "run")[1]

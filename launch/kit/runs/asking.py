@@ -45,6 +45,9 @@ def ask(word: str, request: str, task: Optional[int] = None) -> str:
 
 def _refuse(run: Run, request: str, on_preempt: str) -> None:
     """Raise KitError where the ranks cannot be asked."""
+    if run.allocation and sharing.is_own(run.folder):
+        problem = f"{run} was started by hand in an allocation: Slurm cannot signal its script"
+        raise KitError(problem, "end it in its terminal: Ctrl-C; next time start it with sbatch")
     if on_preempt == "none":
         problem = f"{run} cannot be asked for a checkpoint: its job has no `on_preempt`"
         to_end = f"to end it without one: kit cancel {run.id}"
