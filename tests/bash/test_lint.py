@@ -138,7 +138,7 @@ def test_every_variable_of_kit_is_set_and_read() -> None:
     values = set(re.findall(r"KIT_\w+", (ROOT / "launch/kit/plan/render.py").read_text())) | {"KIT_LOOPBACK"}  # by env.sh; by kit run
     assigned = set(re.findall(r"(?m)(?:^|[\s;(])(KIT_\w+|[a-z]\w*)(?:\[[^]\n]*\])?\+?=", code))
     told = {"KIT_RUN", "KIT_STATE", "KIT_EXIT_CODE", "KIT_CAUSE"}  # to the command of `notify`
-    other = {"lowerdir", "num_nodes", "strategy"}  # a file system's option, and what users write
+    other = {"lowerdir", "num_nodes", "strategy", "KIT_NODE"}  # a file system's option, what users write, and what a task of kit exec says
     unread = {name for name in assigned if not re.search(rf"(?<!\w){name}(?!\w|(?:\[[^]\n]*\])?\+?=)", code)}
     references = set(re.findall(r"local -n (\w+)", code))
     assert unread - references == told | other

@@ -58,7 +58,7 @@ def test_the_file_of_a_job_that_waits_stays_wherever_its_run_directory_is(kit_cl
     (folder / "program.sh").write_text("true\n")
     submit(kit_cluster, folder, "program.sh", "--image", "old", "--runtime", "apptainer", "--output", "deep/er", "--slurm", "begin=now+1hour")
     run = folder / "deep/er"
-    for path in (file, record, run / "run.json", *run.glob("log/**/*")):  # so that only the queue says that it is in use
+    for path in (file, record, run / "run.json", run / "log", *run.glob("log/**/*")):  # so that only the queue says that it is in use
         os.utime(path, (1, 1))
     assert "nothing of yours that has not been used" in collect(kit_cluster, folder, "--yes").stdout
     kit_cluster.run("ctl", "scancel", str(job_id(folder, "deep/er")))
