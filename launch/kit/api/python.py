@@ -93,7 +93,8 @@ def _submitted(plan: Plan, folder: Path, options: list[str]) -> Run:
 
 def find(run: Union[Target, int] = None, *, task: Optional[int] = None) -> RunHandle:
     """Return a run by its job id, directory or name; without one, the last run of this folder."""
-    word = str(run) if isinstance(run, int) else None if run is None else os.fspath(run)
+    run = str(run) if isinstance(run, int) else run
+    word = None if run is None else os.fspath(run)
     record = records.find(word, os.getcwd())
     try:
         found, number = array_status.find(word, task)

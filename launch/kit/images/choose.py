@@ -102,7 +102,7 @@ def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
     if set(target) <= set("./"):
         return None  # a folder is no name of a recipe in another one
     project, own = current / "containers", assets.folder("containers")
-    names = _names(usual)
+    names = recipe_names(usual)
     for file, folder in (
         *((project / target / name, project / target) for name in names),
         *((project / f"{target}.{name}", current) for name in names),
@@ -113,12 +113,13 @@ def _find(target: Optional[str], usual: str) -> Optional[tuple[Path, Path]]:
     return None
 
 
-def _names(usual: str) -> tuple[str, ...]:
+def recipe_names(usual: str) -> tuple[str, ...]:
+    """Return the names that a recipe of one kind may have, the usual one first."""
     return (usual, SECOND) if usual == "Dockerfile" else (usual,)
 
 
 def _recipe_in(folder: Path, usual: str) -> Optional[Path]:
-    files = (folder / place / name for place in (".", "containers") for name in _names(usual))
+    files = (folder / place / name for place in (".", "containers") for name in recipe_names(usual))
     return next(filter(Path.is_file, files), None)
 
 

@@ -17,12 +17,12 @@ from kit.cluster.init.survey import Site, survey
 from kit.cluster.init.texts import Chosen
 from kit.config import image_files, job_file, paths, plugins, profile_files, profiles, suggest
 from kit.config.yaml_source import Located
+from kit.images.choose import recipe_names
 from kit.plan import resolve
 from kit.plan.plan import Plan
 from kit.runs import run_dir, submit
 
 JOB = "job.yaml"
-RECIPES = ("Dockerfile", "Containerfile")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def next_commands(start: Start, target: Path) -> list[str]:
 def _next(start: Start) -> list[str]:
     image, nodes = start.chosen.decisions["image"], start.chosen.shape.nodes
     lacks_image = not image.value and bool(image.change)
-    found = [name for name in RECIPES if (start.project / name).is_file()]
+    found = [name for name in recipe_names("Dockerfile") if (start.project / name).is_file()]
     build = start.chosen.build + (f"    # a {found[0]} is here" if found else "")
     if not start.chosen.is_local:
         extra = " --image first" if lacks_image else ""
