@@ -40,7 +40,7 @@ def rootfs(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def far(laptop: Laptop, rootfs: Path, cluster: Cluster) -> Iterator[Laptop]:
     """With small.tar in the project, another image in each test, and nothing built over there."""
-    remove_images(laptop)  # other tests' copies
+    remove_leftovers(laptop)
     mark = laptop.project.name
     (rootfs / "etc/mark").write_text(mark)
     (rootfs / "etc/mark").chmod(0o644)
@@ -51,11 +51,12 @@ def far(laptop: Laptop, rootfs: Path, cluster: Cluster) -> Iterator[Laptop]:
     yield laptop
     laptop.release()
     cluster.run("ctl", "rm", "-f", *(f"/usr/local/bin/{name}" for name in ("mksquashfs", "python3", "python3.13")), root=True)
-    remove_images(laptop)
+    remove_leftovers(laptop)
 
 
-def remove_images(laptop: Laptop) -> None:
-    laptop.there("bash", "-c", 'rm -rf -- "$1"/images "$1"/given', "bash", laptop.ssh_dir)
+def remove_leftovers(laptop: Laptop) -> None:
+    """Removes other tests' copies, and the folders of calls whose last message a loaded machine lost; kit removes those after two days."""
+    laptop.there("bash", "-c", 'rm -rf -- "$1"/images "$1"/given "$1"/calls', "bash", laptop.ssh_dir)
 
 
 def install(cluster: Cluster, name: str, text: str) -> None:
