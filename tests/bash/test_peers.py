@@ -142,8 +142,9 @@ def test_who_is_known_to_have_met_is_not_looked_for_again(tmp_path: Path, monkey
     assert not (tmp_path / "looked").exists()
 
 
-def test_what_parted_before_the_ranks_began_is_no_meeting_of_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = "import socket; server = socket.create_server(('127.0.0.1', 0)); held = socket.create_connection(server.getsockname()); server.accept()[0].close()"
+@pytest.mark.parametrize("port", ["0", "${MASTER_PORT}"])  # those of other programs, which may have had the port that is now the job's
+def test_what_parted_before_the_ranks_began_is_no_meeting_of_theirs(port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = f"import socket; server = socket.create_server(('127.0.0.1', {port})); held = socket.create_connection(server.getsockname()); server.accept()[0].close()"
     monkeypatch.setitem(globals(), "RUN", RUN.replace('count="$3"', f'python3 -c "{part}"\ncount="$3"'))
     assert "were these 2 trainings of one rank?" in said(tmp_path, "bash hf.sh", "spawn", 2)
 
