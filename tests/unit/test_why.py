@@ -267,7 +267,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ops.CUDAMismatchException: >- Op Builder: Installed CUDA version 12.2 does not match the version torch was compiled with 11.7", "cuda-toolkit-missing"),
     ("RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)", "cuda-toolkit-missing"),
     ("ValueError: Some specified arguments are not used by the HfArgumentParser: ['--epoch', '3']", "wrong-arguments"),
-    ("torch._inductor.exc.InductorError: RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: kernel_3 Required: 147456", "exception"),
+    ("torch._inductor.exc.InductorError: RuntimeError: No valid triton configs. OutOfMemoryError: out of resource: kernel_3 Required: 147456", "compile-failed"),
     ("BlockingIOError: [Errno 11] Unable to open file (unable to lock file, errno = 11)", "no-file-locks"),
     ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "too-many-processes"),
     ("RuntimeError: Pin memory thread exited unexpectedly", "pin-memory-thread-died"),
@@ -444,7 +444,11 @@ ODD_LINES = {
         "UserWarning: Triggered internally at ",
         "UserWarning: Triggered internally at sdp_util\n",
         "UserWarning: " * 30 + "Triggered internally at " * 16 + "\n",
+        "DEBUG:DotProductAttention:Disabling " * 20 + "\n",
     ],
+    "cudnn-not-started": ["Could not create cudnn handle " * 20 + "\n", "Loaded runtime CuDNN librar\n"],
+    "data-columns": ["because column names don't match\n", "because column names " * 20 + "\n"],
+    "shape-mismatch": ["ValueError: too many dimensions '\n", "ValueError: " * 20 + "\n"],
 }
 
 
@@ -1247,6 +1251,77 @@ def test_the_cause_is_the_exception_that_datasets_or_torchcodec_has_caught(tmp_p
 )
 def test_the_cause_of_an_abort_is_what_compiled_code_said_of_the_gpu(text: str, cause: str, tmp_path: Path) -> None:
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, "134 node1 0\n")}))).cause == cause
+
+
+def test_the_cause_is_what_vllms_engine_met_while_it_ran(tmp_path: Path) -> None:
+    met = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    dead = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
+    found = report.why(str(run_directory(tmp_path / "run", {0: (of_engine(met) + in_vllm(dead, "engine/core_client.py"), "1 node1 0\n")})))
+    assert found.cause == "illegal-gpu-access" and found.line.endswith(met), str(found)
+
+
+def test_the_cause_of_an_invalid_usage_in_vllms_worker_is_what_nccl_warned_of(tmp_path: Path) -> None:
+    warned = "[2026-07-08 10:09:09] node1:4887:4887 [0] init.cc:447 NCCL WARN Duplicate GPU detected : rank 0 and rank 2 both on CUDA device 7000"
+    failed = in_vllm("RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)", "pynccl_wrapper.py")
+    text = f"{warned}\n{marked('(VllmWorker rank=0 pid=4887) ERROR 07-08 10:09:09 [multiproc_executor.py:522] ', failed)}" + in_vllm(NO_WORKER, "core.py")
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert (found.cause, found.line) == ("gpu-shared", warned), str(found)
+
+
+IN_GRAPH = """tensorflow.python.framework.errors_impl.{type}: Graph execution error:
+
+Detected at node 'model/conv1/Conv2D' defined at (most recent call last):
+    File "/home/me/train.py", line 12, in <module>
+      model.fit(data)
+    File "/venv/lib/python3.11/site-packages/keras/engine/training.py", line 1564, in fit
+      tmp_logs = self.train_function(iterator)
+Node: 'model/conv1/Conv2D'
+{reason}
+\t [[{{{{node model/conv1/Conv2D}}}}]] [Op:__inference_train_function_1234]
+"""
+
+
+@pytest.mark.parametrize(
+    ("type", "reason", "before", "cause", "line"),
+    [
+        ("UnimplementedError", "DNN library is not found.", "2026-01-17 15:41:15: E cuda_dnn.cc:398] Possibly insufficient driver version: 460.106.0\n", "cudnn-not-started", 0),
+        ("UnimplementedError", "DNN library is not found.", "", "cudnn-not-started", 1),
+        ("ResourceExhaustedError", "OOM when allocating tensor with shape[64,128] and type float on /GPU:0 by allocator GPU_0_bfc", "", "gpu-out-of-memory", 1),
+        ("InvalidArgumentError", "indices[3] = 9 is not in [0, 9)", "", "graph-failed", 1),
+    ],
+)  # fmt: skip
+def test_the_reason_of_tensorflow_is_found_behind_the_stack_of_its_graph(type: str, reason: str, before: str, cause: str, line: int, tmp_path: Path) -> None:
+    raised = IN_GRAPH.format(type=type, reason=reason)
+    found = report.why(str(run_directory(tmp_path / "run", {0: (before + traceback(raised, "model.fit(data)"), "1 node1 0\n")})))
+    assert (found.cause, found.line) == (cause, [before[:-1], reason][line]), str(found)
+
+
+@pytest.mark.parametrize("field", ["stage3_prefetch_bucket_size\n", ""], ids=["a field", "the whole"])
+def test_of_a_value_that_pydantic_refuses_the_line_says_what_it_may_be(field: str, tmp_path: Path) -> None:
+    said = "  Input should be a valid integer, got a number with a fractional part [type=int_from_float, input_value=0.5]"
+    raised = f"pydantic_core._pydantic_core.ValidationError: 1 validation error for DeepSpeedZeroConfig\n{field}{said}\n    For further information"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (traceback(raised), "1 node1 0\n")})))
+    assert (found.cause, found.line) == ("value-refused", said), str(found)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "2026-05-13 18:10:02.100: F external/xla/xla/parse_flags_from_env.cc:224] Unknown flags in XLA_FLAGS: --xla_gpu_x=true",
+        "F0513 18:10:02.100 7 parse_flags_from_env.cc:224] Unknown flags in XLA_FLAGS: --xla_gpu_x=true",
+        "[2026-05-13 18:10:02,161 C 12236 12236] local_object_manager.cc:316:  Check failed: objects.emplace(id).second",
+    ],
+    ids=["XLA", "glog", "Ray"],
+)
+def test_what_compiled_code_logged_as_fatal_shows_why_it_aborted(said: str, tmp_path: Path) -> None:
+    text = f'{said}\nFatal Python error: Aborted\n\nThread 0x00007f1a (most recent call first):\n  File "/a/threading.py", line 320 in wait\n'
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "134 node1 0\n")})))
+    assert (found.cause, found.line) == ("aborted", said), str(found)
+
+
+def test_where_the_first_line_of_an_exception_only_announces_it_the_next_one_shows_it(tmp_path: Path) -> None:
+    text = traceback("RuntimeError: CUDA cannot be used because of the following issues:\nOutdated cuDNN installation found.\nInstalled version: 8907")
+    assert report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")}))).line == "Outdated cuDNN installation found."
 
 
 def test_an_exception_whose_first_line_ends_with_a_colon_is_named_with_the_next_one(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ WATCHDOG = "Watchdog caught collective"  # of a time-out, before it aborts
 # vLLM says this of the exception of another process of its own, whose traceback stands above, and
 # Hugging Face's datasets of the one that it has caught.
 _POINTS_ABOVE = re.compile(
-    "See root cause above|stack trace (above )?for (the )?root cause"
+    "See root cause above|stack trace ([(]?above[)]? )?for (the )?root cause"
     "|An error occurred while generating the dataset"
 )
 _VLLM = re.compile(r"(^|/)vllm/")
@@ -43,6 +43,7 @@ _OTHER_END = re.compile(r"\(exitcode: (?!1\))|died with <Signals|exit status (?!
 _OF_C10D = re.compile(r"torch/distributed/(distributed_c10d|rendezvous)\.py$")
 _OF_CONNECTION = re.compile("(Connection|BrokenPipe|Timeout)[A-Za-z]*Error$")
 MESSAGE = 8  # lines to read of an exception's message after its first
+GRAPH = 200  # of TensorFlow's, whose reason stands behind the stack of the operation
 _OF_TORCH = re.compile(r"^(RuntimeError|torch\.|c10)|Dist[A-Za-z]*Error$|Rendezvous|^nccl")
 _FRAME = re.compile(r'[\s>]*File "(.*)", line (\d+)(?:, in (.*))?$')  # > is loguru's
 # Rich draws a box around a traceback, and writes the exception below it.
@@ -286,9 +287,13 @@ def _raised(
     """Return the exception whose message begins at line `index`."""
     text = [margin.sub("", lines[index]) if margin else lines[index]]
     ends_message = ("[", "Terminated", "terminate called", "Exception ignored", *CHAINED)
-    for line in [] if margin else lines[index + 1 : index + 1 + MESSAGE]:
-        if not line.strip() or BEGIN in line or line.startswith(ends_message) or DUMP.match(line):
+    in_graph = text[0].endswith("Graph execution error:")
+    for line in [] if margin else lines[index + 1 :][: GRAPH if in_graph else MESSAGE]:
+        is_empty = not (line.strip() or in_graph)
+        if is_empty or BEGIN in line or line.startswith(ends_message) or DUMP.match(line):
             break
         text.append(line)
+        if in_graph and line.startswith("\t [["):
+            break
     named = _TYPE.match(text[0])
     return Raised(named[1] if named else "", "\n".join(text), index, begin, frames)

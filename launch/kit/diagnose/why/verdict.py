@@ -203,7 +203,9 @@ def _explain(log: Log, end: End) -> Finding:
     if end.chain[0].is_gone:
         chain = end.chain[:1]
     known = [finding for raised in reversed(chain) if (finding := _recognize(log, raised))]
-    unknown = Finding(CAUSE_NAMED["exception"], log, chain[-1].index, {}, chain[-1])
+    # Where its first line only announces what the next one says, that one shows it.
+    index = chain[-1].index + bool(re.match(r".*: *\n\s*\w", chain[-1].text))
+    unknown = Finding(CAUSE_NAMED["exception"], log, index, {}, chain[-1])
     return min(known, key=lambda finding: finding.weight, default=unknown)
 
 
