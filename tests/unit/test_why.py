@@ -414,6 +414,52 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("pyarrow.lib.ArrowInvalid: Parquet magic bytes not found in footer.", "data-damaged"),
     ("OSError: Unable to synchronously open file (truncated file: eof = 1052672, sblock->base_addr = 0, stored_eof = 2097152)", "data-damaged"),
     ("ValueError: 500 Server Errors were counted", "exception"),
+    ("torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nAssertionError: Invalid match!", "compile-failed"),
+    ("torch._inductor.exc.InductorError: AssertionError: ", "compile-failed"),
+    ("ray.exceptions.OutOfDiskError: Local disk is full", "disk-full"),
+    ("AttributeError: Can't pickle local object 'Loader.__init__.<locals>.<lambda>'", "not-picklable"),
+    ("TypeError: cannot pickle '_io.TextIOWrapper' object", "not-picklable"),
+    ("_pickle.PicklingError: Can't pickle <function <lambda> at 0x31a2>: attribute lookup <lambda> on __main__ failed", "not-picklable"),
+    ("ValueError: Unable to create tensor, you should probably activate truncation and/or padding with 'padding=True'", "shape-mismatch"),
+    ("AssertionError: {'id': 249, 'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 0, 'shape': (0,)}", "weights-are-sharded"),
+    ("ConnectionError: The vLLM server can't be reached at 0.0.0.0:8000 after 120.0 seconds. Make sure the server is running", "server-failed"),
+    ("RuntimeError: CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62", "gpu-out-of-memory"),
+    ("ValueError: The model's max seq len (4096) is larger than the maximum number of tokens that can be stored in KV cache (3664). Try increasing", "gpu-out-of-memory"),
+    ("ValueError: To serve at least one request with the models's max seq len (8192), (1.00 GiB KV cache is needed, which is larger than the available KV cache memory (0.52 GiB).", "gpu-out-of-memory"),
+    ("RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)", "nccl-usage"),
+    ("ValueError: Tensors must be contiguous", "not-contiguous"),
+    ("RuntimeError: output tensor must have the same type as input tensor", "dtype-mismatch"),
+    ("RuntimeError: FlashAttention only support fp16 and bf16 data type", "dtype-mismatch"),
+    ("Exception: No dot product attention support for the provided inputs!", "no-attention-kernel"),
+    ("ValueError: No dot product attention backend is available for the provided inputs. Please run with NVTE_DEBUG=1", "no-attention-kernel"),
+    ("RuntimeError: /te/fused_attn.cu:330 in function operator(): cuDNN Error: [cudnn_frontend] Error: No execution plans support the graph.Can't retrieve", "no-attention-kernel"),
+    ("RuntimeError: \n            Some tensors share memory, this will lead to duplicate memory on disk and potential differences when loading them again: [{'a.weight', 'b.weight'}].", "tied-weights"),
+    ("ValueError: optimizer got an empty parameter list", "nothing-to-train"),
+    ("ValueError: Target modules q_proj,v_proj not found in the base model. Please check the target modules and try again.", "lora-targets"),
+    ("Exception: Could not find the transformer layer class to wrap in the model.", "fsdp-units"),
+    ("ValueError: Default process group has not been initialized, please make sure to call init_process_group.", "no-process-group"),
+    ("ValueError: Please make sure to properly initialize your accelerator via `accelerator = Accelerator()` before using any functionality", "no-process-group"),
+    ("ValueError: The arg 'group_size' (8) must not exceed the world size (2)", "parallel-sizes"),
+    ("    *self._dim_group_infos[mesh_dim][:2]\n     ~~~~~~~~~~~~~~~~~~~~~^^^^^^^^^^\nIndexError: list index out of range", "parallel-sizes"),
+    ("RuntimeError: Mesh should not be bigger than default world size 8, but found 16 ranks!", "parallel-sizes"),
+    ("RuntimeError: world_size (12) is not divisible by 8", "parallel-sizes"),
+    ("AssertionError: Invalid parallel dims: dp_replicate(1) * dp_shard(8) * cp(1) * tp(2) * pp(1) != WORLD_SIZE(8)", "parallel-sizes"),
+    ("AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 256 != 1 * 85 * 3", "batch-sizes"),
+    ("AssertionError: global batch size (128) is not divisible by micro batch size (4) times data parallel size (6)", "batch-sizes"),
+    ("AssertionError: only support equal chunk. Got size of DataProto 512 and chunk 6.", "batch-sizes"),
+    ("ValueError: The number of required GPUs exceeds the total number of available GPUs in the placement group.", "ray-too-few-gpus"),
+    ("ValueError: Total available GPUs 8.0 is less than total desired GPUs 16", "ray-too-few-gpus"),
+    ("jaxlib._jax.XlaRuntimeError: INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled cuda error (run with NCCL_DEBUG=INFO for details).", "nccl-error"),
+    ("datasets.table.CastError: Couldn't cast\nname: string\nto\n{'label': Value('string')}\nbecause column names don't match", "data-columns"),
+    ("ValueError: The features can't be aligned because the key a of features has unexpected type - Value('string') (expected Value('int64'))", "data-columns"),
+    ("KeyError: 'Trying to restore optimizer state but checkpoint contains only the model. This is probably due to'", "checkpoint-mismatch"),
+    ("megatron.core.dist_checkpointing.core.CheckpointingException: Global shape mismatch for loaded (torch.Size([64])) and expected ((128,)) tensor", "checkpoint-mismatch"),
+    ("TypeError: RobertaModel.forward() got an unexpected keyword argument 'num_items_in_batch'", "versions-differ"),
+    ("AttributeError: 'DynamicCache' object has no attribute 'get_max_length'. Did you mean: 'get_seq_length'?", "versions-differ"),
+    ("torch._dynamo.exc.FailOnRecompileLimitHit: Hard failure due to fullgraph=True", "recompiled-too-often"),
+    ("wandb.errors.errors.CommError: failed to upsert bucket: returned error 403 Forbidden: {'errors':[{'message':'permission denied'}]}", "no-access"),
+    ("wandb.errors.CommError: It appears that you do not have permission to access the requested resource. Please reach out", "no-access"),
+    ("wandb.errors.errors.CommError: failed to upsert bucket: returned error 404 Not Found: {'errors':[{'message':'entity me not found during upsertBucket'}]}", "no-access"),
 ]  # fmt: skip
 
 
@@ -422,6 +468,48 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
     show(str(run_directory(tmp_path / "run", {0: (f"Traceback (most recent call last):\n{text}\n", "1 node1 0\n")})))
     said = capsys.readouterr().out
     assert first_cause(said) == name, said
+
+
+# Lines that look like one of a cause, and are of something else.
+INNOCENT = {
+    "gpu-out-of-memory": ["ValueError: the log is larger than the maximum number of tokens", "RuntimeError: CUDA Error: out of range at pool.cpp:7", "ValueError: OOM when allocating tensors for table 3"],
+    "nccl-usage": ["RuntimeError: NCCL error reports are off: invalid usage of --quiet", "RuntimeError: RCCL error: invalid usage", "ValueError: NCCL error: invalid usage in cell 3"],
+    "cudnn-not-started": ["RuntimeError: DNN library is not found in /models", "ValueError: the DNN library initialisation file is empty", "KeyError: 'DNN library'"],
+    "not-contiguous": ["ValueError: Tensors must be on one device", "ValueError: blocks must be contiguous", "ValueError: tensors must be contiguous in time"],
+    "dtype-mismatch": ["RuntimeError: output tensor must have the same size as input tensor", "RuntimeError: FlashAttention only supports head dimensions up to 256", "ValueError: the output must have the same type as the input"],
+    "no-attention-kernel": ["ValueError: No dot product for the provided inputs", "ValueError: no execution plans support the graph of week 3", "RuntimeError: cuDNN is off; no plans"],
+    "tied-weights": ["RuntimeError: Some tensors share names", "ValueError: ranks share memory, this will lead to a race", "RuntimeError: files lead to duplicate memory on disk"],
+    "aborted": ["F1 0.83 of net.cc: fine", "F 32 of 64 in net.cc:7", "the grade is F net.py:3] low"],
+    "compile-failed": ["ValueError: BackendCompilerFailed was counted", "torch._dynamo.exc.TorchRuntimeError: Failed running call_function", "RuntimeError: Inductor is off"],
+    "disk-full": ["ValueError: the local disk is full of old runs", "ray.exceptions.ObjectStoreFullError: it is full", "RuntimeError: out of disk quota notices"],
+    "not-picklable": ["ValueError: cannot pickle cucumbers", "AttributeError: Can't get attribute 'Net' on <module '__main__'>", "RuntimeError: pickling took 3 s"],
+    "shape-mismatch": ["ValueError: too many dimensions", "ValueError: Unable to create tensors for the mask", "ValueError: activate padding"],
+    "weights-are-sharded": ["AssertionError: {'id': 3, 'status': 'late'}", "AssertionError: status NOT_AVAILABLE", "KeyError: {'id': 249}"],
+    "server-failed": ["ConnectionError: the server can't be reached", "ValueError: vLLM server at port 3", "RuntimeError: no server"],
+    "graph-failed": ["ValueError: Graph execution error: 3", "ValueError: Graph execution error:\nno node", "RuntimeError: the graph failed\n\t [[7]]"],
+    "nothing-to-train": ["ValueError: got an empty parameter list for the sweep", "ValueError: optimizer got an invalid learning rate", "ValueError: an empty list of optimizers"],
+    "lora-targets": ["ValueError: Target modules are empty", "ValueError: target modules of the base model differ", "ValueError: Target users not found in the base table"],
+    "fsdp-units": ["ValueError: Could not find the layer class in the registry", "ValueError: Could not find the transformer weights", "ValueError: no transformer layer class"],
+    "no-process-group": ["ValueError: Default group of users has not been initialized", "ValueError: process group 7 has not been initialized", "ValueError: properly initialize your accelerator card"],
+    "parallel-sizes": ["ValueError: group_size must not exceed the world size", "ValueError: the size of the world (3) is not divisible by 2", "    row = groups[index]\nIndexError: list index out of range"],
+    "batch-sizes": ["AssertionError: train_batch_size is not equal to 8", "AssertionError: global batch size is not set", "AssertionError: only support equal chunks of text"],
+    "ray-too-few-gpus": ["ValueError: required GPUs: 8", "ValueError: the number of available GPUs is odd", "ValueError: Total available GPUs is unknown"],
+    "nccl-error": ["jaxlib._jax.XlaRuntimeError: INTERNAL: operation failed: unhandled cuda error", "ValueError: NCCL operation 3 of the plan failed", "jaxlib._jax.XlaRuntimeError: INTERNAL: NCCL operation took long"],
+    "data-columns": ["ValueError: Couldn't cast 'x' to int", "ValueError: All the files must have the same length", "ValueError: The features can't be empty"],
+    "checkpoint-mismatch": ["KeyError: 'Trying to restore a session'", "ValueError: checkpoint contains only the config", "ValueError: Global shape of the mask is wrong"],
+    "versions-differ": ["TypeError: forward() got an unexpected keyword argument 'mask'", "AttributeError: 'MyDynamicCache' object has no attribute 'size'", "AttributeError: 'Cache' object has no attribute 'get_max_length'"],
+    "recompiled-too-often": ["W0117 torch._dynamo hit config.recompile_limit (8)", "ValueError: recompile limit exceeded", "RuntimeError: Hard failure of disk 3"],
+    "value-refused": ["ValidationError: 1 validation error for Record\nname\n  field required", "ValueError: 2 validation errors for epoch 3", "pydantic.errors.PydanticUserError: no class"],
+    "no-access": ["wandb.errors.CommError: it took too long", "ValueError: permission denied by the policy network", "wandb.errors.UsageError: entity is no word"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INNOCENT)
+def test_lines_that_look_like_those_of_a_cause_are_not_taken_for_it(name: str, tmp_path: Path) -> None:
+    lines = INNOCENT[name]
+    ends = [("\n".join(lines) + "\n", "3 node1 0\n"), *((f"Traceback (most recent call last):\n{line}\n", "1 node1 0\n") for line in lines)]
+    for number, end in enumerate(ends):
+        assert f"({name})" not in str(report.why(str(run_directory(tmp_path / f"run{number}", {0: end})))), end[0]
 
 
 def test_a_run_whose_terminal_was_closed_is_told_how_to_outlive_that(tmp_path: Path) -> None:
