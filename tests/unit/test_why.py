@@ -420,6 +420,8 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("AttributeError: Can't pickle local object 'Loader.__init__.<locals>.<lambda>'", "not-picklable"),
     ("TypeError: cannot pickle '_io.TextIOWrapper' object", "not-picklable"),
     ("_pickle.PicklingError: Can't pickle <function <lambda> at 0x31a2>: attribute lookup <lambda> on __main__ failed", "not-picklable"),
+    ("ValueError: Image features and image tokens do not match: tokens: 64, features: 4608", "shape-mismatch"),
+    ("ValueError: Mismatch in `image` token count between text and `input_ids`. Got ids=[629] and text=[665].", "shape-mismatch"),
     ("ValueError: Unable to create tensor, you should probably activate truncation and/or padding with 'padding=True'", "shape-mismatch"),
     ("AssertionError: {'id': 249, 'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 0, 'shape': (0,)}", "weights-are-sharded"),
     ("ConnectionError: The vLLM server can't be reached at 0.0.0.0:8000 after 120.0 seconds. Make sure the server is running", "server-failed"),
@@ -483,7 +485,10 @@ INNOCENT = {
     "compile-failed": ["ValueError: BackendCompilerFailed was counted", "torch._dynamo.exc.TorchRuntimeError: Failed running call_function", "RuntimeError: Inductor is off"],
     "disk-full": ["ValueError: the local disk is full of old runs", "ray.exceptions.ObjectStoreFullError: it is full", "RuntimeError: out of disk quota notices"],
     "not-picklable": ["ValueError: cannot pickle cucumbers", "AttributeError: Can't get attribute 'Net' on <module '__main__'>", "RuntimeError: pickling took 3 s"],
-    "shape-mismatch": ["ValueError: too many dimensions", "ValueError: Unable to create tensors for the mask", "ValueError: activate padding"],
+    "shape-mismatch": [
+        "ValueError: too many dimensions", "ValueError: Unable to create tensors for the mask", "ValueError: activate padding",
+        "ValueError: image features do not match the table", "ValueError: Mismatch in image count", "ValueError: token count between the files",
+    ],
     "weights-are-sharded": ["AssertionError: {'id': 3, 'status': 'late'}", "AssertionError: status NOT_AVAILABLE", "KeyError: {'id': 249}"],
     "server-failed": ["ConnectionError: the server can't be reached", "ValueError: vLLM server at port 3", "RuntimeError: no server"],
     "graph-failed": ["ValueError: Graph execution error: 3", "ValueError: Graph execution error:\nno node", "RuntimeError: the graph failed\n\t [[7]]"],
@@ -1410,6 +1415,13 @@ def test_what_compiled_code_logged_as_fatal_shows_why_it_aborted(said: str, tmp_
 def test_where_the_first_line_of_an_exception_only_announces_it_the_next_one_shows_it(tmp_path: Path) -> None:
     text = traceback("RuntimeError: CUDA cannot be used because of the following issues:\nOutdated cuDNN installation found.\nInstalled version: 8907")
     assert report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")}))).line == "Outdated cuDNN installation found."
+
+
+def test_what_two_processes_raised_at_the_same_time_is_found_though_their_lines_are_mixed(tmp_path: Path) -> None:
+    title, frame = "Traceback (most recent call last):\n", '  File "/home/me/train.py", line 41, in main\n'
+    text = f"{title}{title}{frame}{frame}    step(batch)    step(batch)\n\nRuntimeErrorRuntimeError: : CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == "gpu-out-of-memory" and found.line.startswith("RuntimeErrorRuntimeError: : CUDA out of memory."), str(found)
 
 
 def test_an_exception_whose_first_line_ends_with_a_colon_is_named_with_the_next_one(tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ def _read_block(lines: list[str], begin: int, in_report: bool) -> Raised:
         elif line.startswith(_BOX):
             if frames and (boxed := _BOXED_SOURCE.match(line)):
                 frames[-1] = frames[-1]._replace(source=boxed[1].strip("│ "))
-        elif line[:1] not in (" ", "\t", "") and not _RAY_TASK.match(line):
+        elif line[:1].strip() and (frames or BEGIN not in line) and not _RAY_TASK.match(line):
             break
         elif frames and not frames[-1].source:
             frames[-1] = frames[-1]._replace(source=line.strip())
