@@ -1011,6 +1011,13 @@ def test_the_tables_of_the_document_are_the_code() -> None:
         assert f"{head}{rows(table)}" in DOCUMENT.read_text().split(title)[1].split("\n## ")[0]
 
 
+def test_the_checks_of_a_machine_without_slurm_are_those_that_the_document_lists() -> None:
+    listed = DOCUMENT.read_text().partition("Of the checks above it makes ")[2].partition(", and in addition these")[0]
+    said = login.examine(Needs()).said
+    made = [*(check for check in login.CHECKS if check.name in said), *local_checks.CHECKS]
+    assert {*re.findall("`(.*?)`", listed), "runtimes", "torch"} == {check.name for check in made if check.problems}
+
+
 @pytest.mark.parametrize(("runtime", "expected"), [("apptainer", [("node2", "scratch", FAIL)]), ("enroot", [("node2", "scratch", FAIL)])])
 def test_scratch_that_cannot_be_written_matters_to_every_runtime(runtime: str, expected: list, tmp_path: Path) -> None:
     asked = Needs(runtime=runtime, image="/images/a.sqsh", image_mib=8000, nodes=3, gpus=8)

@@ -19,6 +19,7 @@ from kit.cli import entry
 from kit.config import job as jobs
 from kit.config import profiles
 from kit.diagnose.why import verdict
+from kit.plan import staging
 from kit.registry import credentials
 from kit.remote import ssh
 from kit.runs import job_watch
@@ -165,6 +166,14 @@ def test_the_ports_are_those_of_the_scripts() -> None:
     assert "from 61000 to 64999" in text and "61000" in network and "4000" in network
     (row,) = [row for row in cells(text) if "--jupyter" in row[0]]
     assert row[2] == "one of the ports that jobs use" and 'port="$(net::port ' in jupyter
+
+
+# ---------------------------------------------------------------- distribution.md
+
+
+def test_the_parallel_file_systems_are_those_of_the_page() -> None:
+    (listed,) = re.findall(r"a file system that df calls (.*?) for a parallel one", PAGES["distribution.md"], re.DOTALL)
+    assert sorted(re.findall("`(.*?)`", listed)) == sorted(staging.PARALLEL)
 
 
 # ---------------------------------------------------------------- coming-from.md
