@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import kit.base.signals
 import pytest
 import yaml
@@ -23,7 +22,7 @@ from kit.plan import staging
 from kit.registry import credentials
 from kit.remote import ssh
 from kit.runs import job_watch
-from test_documentation import block
+from test_documentation import block, understood
 
 from samples import ROOT
 
@@ -41,13 +40,6 @@ def cells(text: str) -> list[list[str]]:
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in re.findall(r"^\|.*\|$", text, re.MULTILINE)]
     marks = [index for index, row in enumerate(rows) if all(re.fullmatch(r"-+", cell.strip()) for cell in row)]
     return [[cell.strip() for cell in row] for index, row in enumerate(rows) if index not in marks and index + 1 not in marks]
-
-
-def understood(line: str) -> None:
-    """Raise where kit would not understand a command line."""
-    with click.Context(entry.tree(), info_name="kit") as context:
-        name, command, rest = entry.tree().resolve_command(context, shlex.split(line)[1:])
-        command.make_context(name, list(rest), parent=context)
 
 
 # ---------------------------------------------------------------- exit-codes.md
