@@ -168,6 +168,17 @@ def test_the_parallel_file_systems_are_those_of_the_page() -> None:
     assert sorted(re.findall("`(.*?)`", listed)) == sorted(staging.PARALLEL)
 
 
+# ---------------------------------------------------------------- variables.md
+
+
+def test_the_page_on_variables_has_those_of_kit_that_pages_and_programs_use() -> None:
+    programs = [path.read_text() for suffix in ("py", "yaml") for path in (ROOT / "train").rglob(f"*.{suffix}")]
+    pages = [page for name, page in PAGES.items() if name != "adding-a-runtime.md"]  # its lines are kit's own
+    used = {name for text in [*programs, *pages] for name in re.findall(r'(?:\$\{?|environ\[")(KIT_[A-Z_]+)', text)}
+    assert {"KIT_EVENTS", "KIT_PROGRESS", "KIT_RUN_DIR"} <= used
+    assert used - {*re.findall("`(KIT_[A-Z_]+)`", PAGES["variables.md"])} == set()
+
+
 # ---------------------------------------------------------------- coming-from.md
 
 
