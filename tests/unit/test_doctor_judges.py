@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ def test_that_each_job_has_a_tmp_of_its_own_is_told(config: dict[str, str], fold
         ("ethernet", {}, []),
         ("ib", {"gpus": 0}, []),
         ("ib", {"nodes": 1}, []),
-        ("ib", {"uses_tcp": True}, []),
+        ("ib", {"nccl": {"NCCL_NET": "Socket"}}, []),
     ],
 )
 def test_an_image_without_what_the_network_needs_matters_to_nccl_alone(kind: str, asked: dict[str, Any], evidence: list[str]) -> None:
@@ -196,11 +197,31 @@ def test_an_image_without_what_the_network_needs_matters_to_nccl_alone(kind: str
 
 
 @pytest.mark.parametrize(
+    ("kinds", "variable", "value"),
+    [
+        ({"ib", "roce", "efa", "cxi", "opa"}, "NCCL_NET", "socket"),
+        ({"ib", "roce"}, "NCCL_IB_DISABLE", "1"),
+        (set(), "NCCL_IB_DISABLE", "0"),
+        ({"efa", "cxi"}, "NCCL_NET_PLUGIN", "none"),
+        (set(), "NCCL_NET_PLUGIN", "ofi"),
+    ],
+)
+def test_a_job_that_chooses_tcp_needs_no_libraries_as_its_own_scripts_judge(kinds: set[str], variable: str, value: str) -> None:
+    """fabric::is_unwanted of lib/fabric.sh."""
+    wanted = replace(rounds._of_plan(plan_of(command=("train.py",), env=((variable, value),))), nodes=2, gpus=8)
+    for kind in ("ib", "roce", "efa", "cxi", "opa"):
+        lines = f"fabric\t{kind}\tmlx5\t1\t-\nfabric-lacks\tlibfabric.so.1"
+        lacks = [finding for finding in judged(cluster(2, wanted, node1=lines)).findings if finding.check == "fabric"]
+        assert (lacks == []) == (kind in kinds), kind
+
+
+@pytest.mark.parametrize(
     ("asked", "locked_kib", "verdict"),
     [
         ({"nodes": 2, "gpus": 8}, 8192, FAIL),
         ({"nodes": 2, "gpus": 8}, 65536, OK),  # as a job's own scripts judge it
-        ({"nodes": 2, "gpus": 8, "uses_tcp": True}, 8192, OK),
+        ({"nodes": 2, "gpus": 8, "nccl": {"NCCL_IB_DISABLE": "1"}}, 8192, OK),
+        ({"nodes": 2, "gpus": 8, "nccl": {"NCCL_NET_PLUGIN": "none"}}, 8192, FAIL),
         ({"nodes": 1, "gpus": 8}, 8192, OK),
         ({"nodes": 2}, 8192, WARN),  # MPI may want it
         ({"job": ""}, 8192, WARN),

@@ -57,7 +57,7 @@ class Needs:
     nodes: int = 1
     gpus: int = 0
     interfaces: str = ""  # NCCL_SOCKET_IFNAME
-    uses_tcp: bool = False  # True where the job has NCCL use nothing faster
+    nccl: dict[str, str] = field(default_factory=dict)  # its variables that choose NCCL's network
     job: str = ""  # its name; empty where none was given
     program: str = ""  # the command's, in the image or on the node; empty for a Python program
     needs_python: bool = False
@@ -71,6 +71,14 @@ class Needs:
     exclude: str = ""  # nodes that it does not get
     config: dict[str, str] = field(default_factory=dict)  # of Slurm
     named: bool = False  # True where the nodes were asked for by name
+
+    def uses_tcp(self, kind: str) -> bool:
+        """Return True if NCCL is to use nothing faster on such a network, as lib/fabric.sh does."""
+        if self.nccl.get("NCCL_NET", "").lower() == "socket":
+            return True
+        if kind in ("ib", "roce"):
+            return (self.nccl.get("NCCL_IB_DISABLE") or "0") != "0"
+        return kind in ("efa", "cxi") and self.nccl.get("NCCL_NET_PLUGIN") == "none"
 
     def command(self, others: Mapping[str, str], *words: str) -> list[str]:
         """Return the command that runs probe.sh to look at this, other values and further words."""

@@ -121,7 +121,7 @@ def fabric(node: Node, cluster: Inquiry) -> Iterator[Found]:
     # The devices are not for a shell that looks into the image.
     lacks = [word for word in node.one("fabric-lacks")[0].split() if not word.startswith("/dev/")]
     asked = cluster.asked
-    if lacks and asked.gpus and asked.nodes > 1 and not asked.uses_tcp:
+    if lacks and asked.gpus and asked.nodes > 1 and not asked.uses_tcp(kind):
         yield Found("lacks", ", ".join(lacks), {"network": FAST[kind]})
 
 

@@ -112,7 +112,8 @@ def limits(node: Node, cluster: Inquiry) -> Iterator[Found]:
             yield Found(f"{name}-{'few' if int(limit) < few else 'some'}", limit)
     asked, pinned = cluster.asked, known.get("memlock", "")
     is_little = pinned.isdecimal() and int(pinned) < PINNED_KIB
-    if is_little and network.active_rdma(node) and not asked.uses_tcp:
+    uses_tcp = asked.uses_tcp(node.one("fabric")[0])
+    if is_little and network.active_rdma(node) and not uses_tcp:
         if asked.nodes > 1 and asked.gpus:
             yield Found("memlock", f"{pinned} KiB")
         elif asked.nodes > 1 or not asked.job:

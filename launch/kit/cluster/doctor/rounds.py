@@ -116,7 +116,7 @@ def _of_plan(plan: Plan) -> Needs:
         nodes=layout.nodes,
         gpus=layout.gpus_per_node,
         interfaces=env.get("NCCL_SOCKET_IFNAME", ""),
-        uses_tcp=env.get("NCCL_NET", "").lower() == "socket" or env.get("NCCL_IB_DISABLE") == "1",
+        nccl={name: value for name, value in env.items() if name.startswith("NCCL_")},
         job=layout.name,
         slurm=sbatch_variables.places(dict(plan.header)),
         nodelist=_whole_list(header),
