@@ -20,7 +20,7 @@ from kit.config import profiles
 from kit.diagnose.why import verdict
 from kit.plan import staging
 from kit.registry import credentials
-from kit.remote import ssh
+from kit.remote import forward, ssh, where
 from kit.runs import job_watch
 from test_documentation import block, understood
 
@@ -177,6 +177,20 @@ def test_the_page_on_variables_has_those_of_kit_that_pages_and_programs_use() ->
     used = {name for text in [*programs, *pages] for name in re.findall(r'(?:\$\{?|environ\[")(KIT_[A-Z_]+)', text)}
     assert {"KIT_EVENTS", "KIT_PROGRESS", "KIT_RUN_DIR"} <= used
     assert used - {*re.findall("`(KIT_[A-Z_]+)`", PAGES["variables.md"])} == set()
+
+
+# ---------------------------------------------------------------- laptop.md
+
+
+def listed_commands(before: str) -> set[str]:
+    """Those of the sentence of the page that goes on with these words."""
+    sentence = PAGES["laptop.md"].partition(before)[0].rpartition(". ")[2].rpartition("\n\n")[2]
+    return {words.split()[0] for words in re.findall("`(?:kit )?(.*?)`", sentence)}
+
+
+def test_the_page_names_the_commands_of_a_run_elsewhere_and_those_that_outlive_a_connection() -> None:
+    assert listed_commands(" find the\ncluster of a run by themselves") == set(where.OF_A_RUN)
+    assert listed_commands(" do not depend on the connection") == {*forward.LASTING, "logs"}
 
 
 # ---------------------------------------------------------------- coming-from.md
