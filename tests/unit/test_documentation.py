@@ -64,7 +64,7 @@ COMMANDS = [
     for name, page in PAGES.items()
     for line in re.findall(
         r"^(?:\$ |    )?(kit \S.*)$",
-        "\n".join([*re.findall(r"```bash\n(.*?)```", page, re.DOTALL), *re.findall(r"^    kit .*$", page, re.MULTILINE)]),
+        "\n".join([*re.findall(r"```\w*\n(.*?)```", page, re.DOTALL), *re.findall(r"^    kit .*$", page, re.MULTILINE)]),
         re.MULTILINE,
     )
 ]
