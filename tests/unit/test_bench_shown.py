@@ -262,6 +262,7 @@ def test_what_is_no_size_is_said(text: str) -> None:
         (["-j", "2x1", "--share", "80"], "kit: --share: a share of 80 is more than all\n"),
         (["-j", "2x1", "train.py"], "kit: 'train.py' is not a job file\n  fix: kit bench starts a program of its own; to see what a run of it measured:"),
         (["-j", "2x1", "--launcher", "spawn"], "kit: --launcher: kit bench does not run under spawn\n"),
+        (["-j", "2x1", "--script", "python x.py"], "kit: --script: kit bench does not use it\n  fix: leave it out\n"),
         (["-j", "2x1", "job.yaml", "--", "--lr", "1"], "kit: got unexpected extra argument"),
         (["--show", "nothing-of-that-name"], "kit: there is no run nothing-of-that-name\n"),
     ],

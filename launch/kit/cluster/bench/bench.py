@@ -51,6 +51,9 @@ def load(
         problem = f"kit bench does not run under {overrides['launcher'].value}"
         fix = f"choose one of {', '.join(LAUNCHERS)}, or leave it out"
         problems.add("--launcher", problem, fix)
+    if "script" in overrides:
+        problems.add("--script", "kit bench does not use it", "leave it out")
+        overrides = {name: item for name, item in overrides.items() if name != "script"}
     program = str(assets.folder("train") / PROGRAM)
     command = {"command": Located([Located(program, "kit bench")], "kit bench")}
     job = job_file.load(target or program, {**overrides, **command}, arguments, problems)
