@@ -29,7 +29,15 @@ PROGRAMS = {
     "Lightning Fabric": ["fabric"],
     "python main.py --rank ...": ["main"],
     "mpirun": ["over_mpi"],
+    "ft_launcher and dlrover-run": ["ddp", "ddp"],
 }
+# They are not installed here: torchrun, whose options they take, stands for them, without their own.
+STAND_IN = """#!/usr/bin/env bash
+while (($# > 0)); do
+  [[ "$1" == --ft-* ]] && shift 2 || { words+=("$1") && shift; }
+done
+exec python3 -m torch.distributed.run "${words[@]}"
+"""
 # What a program needs beyond torch. DeepSpeed compiles for minutes: it is not in the test extra.
 PACKAGES = {"accelerated": "accelerate", "lit": "lightning", "fabric": "lightning", "over_mpi": "mpi4py", "hf_trainer": "transformers", "sped": "deepspeed"}
 HEAVY = ("sped",)
@@ -93,12 +101,17 @@ def test_accelerates_settings_are_the_same_from_its_file_and_from_the_variables_
         for number, (name, text) in enumerate(zip(names, jobs(heading)))
     ],
 )
-def test_the_ranks_of_a_job_of_the_page_meet(program: str, text: str, kit, tmp_path: Path) -> None:
+def test_the_ranks_of_a_job_of_the_page_meet(program: str, text: str, kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = "main.py" if program == "main" else "train.py"
     shutil.copy(ROOT / f"tests/train/lines/{program}.py", tmp_path / own)
     shutil.copy(ROOT / "train/ranks.py", tmp_path)  # the programs end with its leave()
     (tmp_path / "accelerate.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\n")
     (tmp_path / "job.yaml").write_text(text)
+    for name in ("ft_launcher", "dlrover-run"):
+        (tmp_path / "bin" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(STAND_IN)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}")
     # Each import takes 3 to 5 s of CPU. Jobs that have a number of ranks in them, and programs that have one, get all of theirs.
     halved = "nodes: 2" in text and "script:" not in text and program in ("ddp", "accelerated", "hf_trainer", "fabric")
     shape = ["-j", "2x1"] if halved else []

@@ -37,7 +37,7 @@ KNOWN = {"HOME": "/home/me", "USER": "me"}
 COMPLETE = set(
     """
     accelerate_fsdp accelerate_in_bash_c accelerate_on_two_nodes apptainer_nv arguments_at_the_end arguments_in_bash_c array_of_seeds array_of_values bash_c_steps
-    brackets_and_globs crlf deepspeed_one_node dist_url enroot_start environment_of_srun eval_hook exit_in_the_middle function_main
+    brackets_and_globs crlf deepspeed_one_node dist_url enroot_start environment_of_srun eval_hook exit_in_the_middle ft_launcher_on_two_nodes function_main
     function_with_arguments head_node_by_hand heredoc_config heredoc_program if_debug launch_module list_in_bash_c
     master_port_from_the_job_id mpirun ray_symmetric_run
     options_after_the_first_command options_by_letters pyxis pyxis_short single_gpu singularity_by_srun staging_on_many_nodes standalone
@@ -151,6 +151,8 @@ def test_what_starts_ranks_is_found_behind_other_tools() -> None:
     found = convert("uv run python -m torch.distributed.run --nproc-per-node 2 t.py\n")
     assert {"command: t.py", "launcher: torchrun", "processes_per_node: 2"} <= {*found.job.splitlines()}
     assert "uv was around composer" in questions("uv run composer -n 2 t.py\n")[0]
+    module = "python -m nvidia_resiliency_ext.fault_tolerance.launcher"
+    assert f"uv was around {module}" in questions(f"uv run {module} t.py\n")[0]
     assert "nsys was around torchrun" in questions("nsys profile $NSYS_OPTIONS torchrun t.py\n")[0]
     assert "uv was around python -m torch.distributed.run" in questions("uv run -m torch.distributed.run t.py\n")[0]
     for line in ("conda run -n deepspeed python t.py", "nsys profile -o deepspeed python t.py", "uv run --project torchrun t.py"):
@@ -205,7 +207,7 @@ case "${name}" in
     while (($#)); do
       if [[ "${name}" == torchrun && ("$1" == *.py || "$1" == -m) ]]; then exec python "$@"; fi
       case "$1" in
-        tar | hostname | env | bash | python | python3 | torchrun | accelerate | singularity | *.sh) exec "$@" ;;
+        tar | hostname | env | bash | python | python3 | torchrun | accelerate | ft_launcher | singularity | *.sh) exec "$@" ;;
       esac
       shift
     done
@@ -217,7 +219,7 @@ esac
 { printf '%s\\0' "${name}" "${words[@]}"; } >"${RECORD}"
 env -0 >"${RECORD}.env"
 """
-STARTERS = "srun mpirun apptainer singularity enroot torchrun python python3 accelerate deepspeed".split()
+STARTERS = "srun mpirun apptainer singularity enroot torchrun python python3 accelerate deepspeed ft_launcher".split()
 QUIET = "module conda nvidia-smi sleep virtualenv rsync tar".split()
 SLURM = {
     **{"SLURM_JOB_ID": "42", "SLURM_JOBID": "42", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8"},

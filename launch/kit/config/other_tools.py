@@ -99,8 +99,8 @@ def _counts(words: list[str], tool: Tool) -> list[str]:
 
 
 def _others(words: list[str], tool: Tool) -> tuple[list[str], list[str]]:
-    """Return what stands for other options under `env`, and the options that nothing stands for."""
-    env, left = [], list[str]()
+    """Return what stands for other options under `env`, and what nothing stands for."""
+    env, left = [], [*tool.lost]
     for written, name, value in _options(words[: _start(words)]):
         if name in tool.variables:
             env.append(f'{tool.variables[name]}: "{value or "true"}"')

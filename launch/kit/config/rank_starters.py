@@ -23,6 +23,7 @@ class Tool(NamedTuple):
     all_ranks: tuple[str, ...] = ()
     variables: Mapping[str, str] = MappingProxyType({})  # of the program, by options
     to_keep: str = "what the program needs of that goes into its arguments or `env`"
+    lost: tuple[str, ...] = ()  # what it does besides, and no launcher of kit's does
 
 
 _TORCHRUN = Tool("torchrun", ("nproc-per-node",), ("nnodes",))
@@ -39,6 +40,15 @@ _ACCELERATE = Tool(
     },
     "to keep that, start accelerate itself on each node, under `script: |`",
 )
+# torchrun's own options, and agents that watch the ranks and start them again.
+_WATCHING = Tool(
+    "torchrun",
+    ("nproc-per-node",),
+    ("nnodes",),
+    to_keep="to keep that, start it on each node, under `script: |` "
+    "(docs/your-line.md#ft_launcher-and-dlrover-run)",
+    lost=("its watch over the ranks",),
+)
 TORCHRUN: dict[tuple[str, ...], Tool] = {
     ("torchrun",): _TORCHRUN,
     ("python", "-m", "torch.distributed.run"): _TORCHRUN,
@@ -54,6 +64,9 @@ OF_NODE: dict[tuple[str, ...], Tool] = {
     ("lightning", "run"): Tool("torchrun", ("devices",), ("num-nodes",)),
     ("composer",): Tool("torchrun", ("n", "nproc"), (), ("world-size",)),
     ("colossalai", "run"): Tool("torchrun", ("nproc-per-node",), ("num-nodes",)),
+    ("ft_launcher",): _WATCHING,  # of the NVIDIA Resiliency Extension
+    ("python", "-m", "nvidia_resiliency_ext.fault_tolerance.launcher"): _WATCHING,
+    ("dlrover-run",): _WATCHING,
 }
 RAY = (("ray", "symmetric-run"), ("ray", "job", "submit"))
 STARTERS: dict[tuple[str, ...], Tool] = {

@@ -21,7 +21,10 @@ from kit.importing.starters import ONE_NODE, Starters
 _OF_PYTHON = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"}
 _USE_ENV = {"--use-env", "--use_env"}
 _LOCAL_RANK = "have it read LOCAL_RANK, or see docs/your-line.md"
-_STARTER = re.compile(r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed|torch\.distributed)\b")
+_STARTER = re.compile(
+    r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed|torch\.distributed|ft_launcher"
+    r"|dlrover-run)\b"
+)
 _ALL = {"$@", "${@}"}  # arguments of the batch script, as they are
 # Reads the text of `bash -c`; returns the words of the program in it, and None where there is more
 # than that.
