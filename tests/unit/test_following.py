@@ -102,6 +102,16 @@ def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, mo
     assert job_watch.until_the_end(array, messages.say).state == "COMPLETED"
 
 
+def test_an_array_is_waited_for_no_longer_when_all_that_is_left_of_it_is_held(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
+    def step(*states: str):
+        return lambda: [fake_slurm.job(f"5_{number}", state, folder=array.folder) for number, state in enumerate(states)]
+
+    clock = Clock(step("REQUEUE_HOLD", "PENDING", "COMPLETED"), step("REQUEUE_HOLD", "SPECIAL_EXIT", "COMPLETED"))
+    monkeypatch.setattr(job_watch, "time", clock)
+    found = job_watch.until_the_end(array, messages.say)
+    assert found.detail.startswith("array of 3: 1 requeue_hold, 1 special_exit, 1 completed") and found.active and clock.steps == []
+
+
 def test_an_array_of_which_slurm_does_not_speak_is_asked_of_again(array: Run, monkeypatch, capfd) -> None:
     answers = iter([job_status.Status(array, "UNKNOWN", "Slurm does not say", ""), job_status.Status(array, "COMPLETED", "all", "")])
     monkeypatch.setattr(status, "query", lambda runs: [next(answers)])
@@ -222,6 +232,24 @@ def test_a_followed_job_ends_kit_with_its_code_and_names_dead_nodes(fake_slurm: 
         assert error.value.exit_code == expected
     fake_slurm.job("7", "COMPLETED", folder=run.folder)
     assert following.follow_job(run) is None
+
+
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
+def test_who_follows_a_job_is_told_that_it_failed_and_is_held(state: str, watch: Watch, fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
+    fake_slurm.job("7", state, "job_requeued_in_held_state", "3:0")
+    assert watch.ended() == slurm.State(state, "job_requeued_in_held_state", 3, "node1")
+    run = run_of(tmp_path)
+    secret = Path(run.folder) / ".secrets/values"
+    secret.parent.mkdir()
+    secret.touch()
+    fake_slurm.job("7", state, "job_requeued_in_held_state", "3:0", folder=run.folder)
+    with pytest.raises(KitError) as error:
+        following.follow_job(run)
+    assert str(error.value) == (
+        f"kit: job 7 {state}: Slurm put it back into its queue, and holds it there\n"
+        "  fix: see: kit why 7; to start it again: scontrol release 7; to end it: kit cancel 7"
+    )
+    assert error.value.exit_code == 3 and secret.exists()
 
 
 def test_a_job_that_another_goes_on_for_is_followed_into_that_one(fake_slurm: Slurm, tmp_path: Path, capfd) -> None:

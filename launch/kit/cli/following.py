@@ -116,6 +116,12 @@ def _follow_here(run: Run, view: LogView) -> None:
         state = log_copy.until(tail, watch.ended, log_copy.SHARED_POLL_S)
     if state.name == "COMPLETED":
         return
+    if state.name in slurm.HELD:
+        say_cause(job_id)
+        problem = f"job {job_id} {state.name}: Slurm put it back into its queue, and holds it there"
+        fix = f"see: kit why {job_id}; to start it again: scontrol release {job_id}"
+        fix += f"; to end it: kit cancel {job_id}"
+        raise KitError(problem, fix, exit_code=state.exit_code or 1)
     following = job_chain.last_job(run.paths, job_id)
     if following != job_id:
         messages.say(f"job {job_id} {state.name}; job {following} continues it")

@@ -31,6 +31,12 @@ class Status(NamedTuple):
         return is_active(self.state)
 
     @property
+    def held(self) -> bool:
+        """Return whether what is left of it goes on only if its user releases it."""
+        going = [task for task in self.tasks or (self,) if task.active]
+        return bool(going) and all(task.state in slurm.HELD for task in going)
+
+    @property
     def used(self) -> Usage:
         """Return what was noted at a run's end; of one that goes on, what Slurm says now."""
         if self.run.usage:

@@ -43,7 +43,7 @@ class Watch:
         self.shown, self.reasons = "", set[str]()  # the state, and reasons for it
 
     def ended(self) -> Optional[slurm.State]:
-        """Return the state of a job that has ended; None while it goes on."""
+        """Return the state of a job that has ended, or that Slurm holds; None while it goes on."""
         if not self._is_time():
             return None
         try:
@@ -58,7 +58,7 @@ class Watch:
             fix = f"its accounting may know: sacct -j {self.run.id}"
             raise KitError(f"Slurm has forgotten job {self.run.id}", fix)
         self._say_change(state)
-        return None if state.active else state
+        return None if state.active and state.name not in slurm.HELD else state
 
     def _is_time(self) -> bool:
         """Return True if Slurm is to be asked now."""
@@ -98,7 +98,7 @@ def noted_end(run: Run) -> Optional[slurm.State]:
 def until_the_end(
     run: Run, say: Note, task: Optional[int] = None, timeout_s: float = math.inf
 ) -> Status:
-    """Say each change of a run, and return its status, or that of its task, when it has ended.
+    """Say each change of a run; return its status, or its task's, when it has ended or is held.
 
     Raise TimedOut where it goes on after `timeout_s` seconds, KitError where nobody can tell.
     """
@@ -119,7 +119,7 @@ def until_the_end(
             if found.detail != said:
                 said = found.detail
                 say(f"{run}: {said}")
-            if not found.active:
+            if not found.active or found.held:
                 return found
         left_s = end_s - time.monotonic()
         if left_s <= 0:

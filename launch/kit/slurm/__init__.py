@@ -14,6 +14,7 @@ from kit.slurm.client import (
 )
 from kit.slurm.jobs import (
     FINAL,
+    HELD,
     ID,
     WAITING,
     Job,

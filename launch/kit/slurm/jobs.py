@@ -23,6 +23,8 @@ FINAL = frozenset(
 # It waits for its start. EXPEDITING: before all others (`requeue: expedite`, since 25.11); the last
 # three are held, until somebody releases the job.
 WAITING = frozenset(("PENDING", "EXPEDITING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
+# It was put back into the queue after a failure, and nothing but its user starts it again.
+HELD = frozenset(("REQUEUE_HOLD", "SPECIAL_EXIT"))
 ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array
 # As squeue and sacct write those of an array's waiting tasks, too.
 _IDS = re.compile(rf"{ID.pattern}|[0-9]{{1,18}}_\[[0-9,:%-]*\]?")
