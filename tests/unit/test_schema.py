@@ -235,7 +235,7 @@ OF_KIT = """
     inherit: [kit_x]
     inherit: [1A]
     notify: {command: ["", x]}
-    notify: {command: x, on: stall}
+    notify: {command: x, on: hang}
     array: 4000001
     slurm: {comment: "a\\nb"}
     spares: 12345678901

@@ -170,7 +170,7 @@ class Job(ContainerKeys, BadDays):
     )
     notify: Optional[Notify] = key(
         notify.parse,
-        "where to send a message when the job ends: webhook=SECRET, command=LINE; on=start,end",
+        "where to send a message at the end, or on=start,end,stall: webhook=SECRET, command=LINE",
         "KEY=VALUE",
         from_words=keys.as_mapping,
         add=notify.add,

@@ -9,7 +9,7 @@ from kit.base.errors import Problems, did_you_mean
 from kit.config import command, shell_words, token_check, values, variables
 from kit.config.yaml_source import Located, refuse_unknown
 
-EVENTS = ("start", "end")
+EVENTS = ("start", "end", "stall")
 KEYS = ("webhook", "command", "on")
 _EXAMPLE = "write `notify: {webhook: NAME}`, where NAME is a secret, or `notify: {command: [...]}`"
 _FILE = "write lines of bash into a file: `command: bash tell.sh`"
@@ -78,22 +78,20 @@ def _events(given: Located, problems: Problems) -> tuple[str, ...]:
             words += (item.value or "").split(",")
     for word in words:
         if word not in EVENTS:
-            fix = did_you_mean(word, EVENTS, "write `on: [start, end]`")
-            if word == "stall":
-                fix = (
-                    "there is no message when a run hangs; `stall_timeout` ends it, and `on: [end]`"
-                    " then tells you"
-                )
+            fix = did_you_mean(word, EVENTS, "write some of `on: [start, end, stall]`")
             problems.add(given.where, f"notify knows no event '{word}'", fix)
     if not given.items():
         problems.add(given.where, "notify names no event", "write `on: [start, end]`")
     return tuple(event for event in EVENTS if event in words)
 
 
-def check(notify: Optional[Notify], secrets: set[str], problems: Problems) -> Notify:
+def check(
+    notify: Optional[Notify], secrets: set[str], problems: Problems, *, sees_stalls: bool
+) -> Notify:
     """Return what the job says, or that it tells nobody; it tells the end if it does not say when.
 
-    Note a problem if it has no way to tell, or if the web hook's secret is none.
+    Note a problem if it has no way to tell, if the web hook's secret is none, or if it is to tell
+    of a stall and the job does not see any.
     """
     if not notify:
         return Notify()
@@ -103,6 +101,9 @@ def check(notify: Optional[Notify], secrets: set[str], problems: Problems) -> No
         problem = f"the job has no secret {notify.webhook}, which is to hold the web hook's address"
         fix = f"write `secrets: [{notify.webhook}]` as well (docs/notify.md)"
         problems.add(notify.where, problem, fix)
+    if "stall" in notify.on and not sees_stalls:
+        problem = "notify is to tell when the ranks stand still, but the job does not look for that"
+        problems.add(notify.where, problem, "write `stall_timeout: 10m` as well (docs/hang.md)")
     return notify._replace(on=notify.on or ("end",))
 
 

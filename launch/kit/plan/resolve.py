@@ -241,7 +241,12 @@ def _policy(
         on_stall=job.on_stall or "end",
         ready_timeout_s=job.ready_timeout_s or READY_TIMEOUT_S,
         share=job.share or "",
-        notify=notify.check(job.notify, {secret.name for secret in sources}, problems),
+        notify=notify.check(
+            job.notify,
+            {secret.name for secret in sources},
+            problems,
+            sees_stalls=bool(job.stall_timeout),
+        ),
     )
 
 

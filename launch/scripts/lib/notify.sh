@@ -1,4 +1,4 @@
-# notify.sh - tells people that the job has started or ended: by a web hook, by a command of theirs, or by both, from the first
+# notify.sh - tells people that the job has started, stands still or has ended: by a web hook, by a command of theirs, or by both, from the first
 # node. Whatever becomes of it, the job goes on, and ends with its own code. See docs/notify.md.
 # only: KIT_NOTIFY
 
@@ -22,6 +22,9 @@ notify::begin() {
   # Beside the job, which is not to wait for it.
   notify::tell start RUNNING '' '' "started on ${SLURM_JOB_NODELIST}${attempt}" &
 }
+
+# notify::stall WHAT - once in each attempt. The batch script waits for it: it may be about to end.
+notify::stall() { (notify::tell stall STALLED '' "$1" "stands still: $1. See: kit hang ${KIT_ID}") || true; }
 
 # notify::end [CODE] - once, when the job ends for good; without a code where its ranks are still being ended. The cause is
 # the first that the batch script noted.

@@ -8,7 +8,8 @@ stall::begin() {
   KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_LOOK_AT="${SECONDS}" KIT_LOOKED_AT="${SECONDS}"
   KIT_RAN=0 KIT_AT_START=yes # for how long the ranks had a CPU since the last progress, in hundredths of a second
   KIT_LOOK_S=$((KIT_STALL_S / 10 > 30 ? 30 : KIT_STALL_S / 10 < 1 ? 1 : KIT_STALL_S / 10))
-  KIT_NEWEST='' # when the newest of the checkpoints was written; those of the first look are no progress
+  KIT_STALL_TOLD='' # whether people were told of it
+  KIT_NEWEST=''     # when the newest of the checkpoints was written; those of the first look are no progress
   stall::look
 }
 
@@ -89,6 +90,8 @@ stall::act() {
   event::note stalled quiet_s "${quiet_s}" idle_s "${idle_s}"
   kit::say "the ranks stand still: ${what}"
   stall::keep_stacks
+  [[ -n "${KIT_STALL_TOLD}" ]] || kit::if_there notify::stall "${what}"
+  KIT_STALL_TOLD=yes
   if [[ "${KIT_ON_STALL}" == report ]]; then
     KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_RAN=0
     return
