@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,18 @@ def logs(project: Path) -> list[str]:
 
 def shown(project: Path) -> list[list]:
     return [json.loads(text.splitlines()[0]) for text in logs(project)]
+
+
+@pytest.mark.parametrize("failing", ["", "2"])
+def test_the_trainings_that_a_script_starts_on_each_gpu_are_all_waited_for(failing: str, run: Run, project: Path) -> None:
+    """docs/arrays.md: the second one ends first."""
+    (text,) = re.findall(r"^## Several small.*?```yaml\n(.*?)```", (ROOT / "docs/arrays.md").read_text(), re.DOTALL | re.MULTILINE)
+    lines = ("import os, sys, time", "seed = sys.argv[2]", "time.sleep(2 / int(seed))", 'print(os.environ["CUDA_VISIBLE_DEVICES"], seed)')
+    (project / "train.py").write_text("\n".join([*lines, f"sys.exit(seed == {failing!r})\n"]))
+    done = run(f"runtime: none\n{text}")
+    assert done.returncode == (1 if failing else 0), done.stdout + done.stderr
+    assert {path.name: path.read_text() for path in project.glob("runs/*/log/*/seed*.out")} == {"seed1.out": "0 1\n", "seed2.out": "1 2\n"}
+    assert "was ever connected" not in done.stdout + done.stderr
 
 
 def test_what_setup_sets_reaches_the_program_and_only_that(run: Run, project: Path) -> None:

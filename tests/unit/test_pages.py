@@ -251,7 +251,7 @@ def test_the_script_of_a_page_has_a_rank_for_each_gpu_or_starts_them_itself(text
     shown = kit("submit", "job.yaml", "--dry-run", cwd=tmp_path).stdout
     assert "\nNPROC_PER_NODE=8\n" in shown
     runs_once_on_each_node = "\nKIT_LAUNCHER=spawn\n" in shown
-    assert runs_once_on_each_node == ("NPROC_PER_NODE" in job["script"])
+    assert runs_once_on_each_node == bool(re.search("NPROC_PER_NODE|CUDA_VISIBLE_DEVICES", job["script"]))
 
 
 # ---------------------------------------------------------------- your-line.md
