@@ -115,6 +115,36 @@ def test_every_combination_of_a_sweep_reaches_both_ranks_of_its_task(kit_cluster
     assert ask(kit_cluster, project, "logs", "run", "--errors").stdout == "rank 1: a1e-3 fail {braces}\n"
 
 
+def test_the_tasks_that_did_not_end_well_start_again_together_and_know_their_points(kit_cluster: Cluster, project: Path) -> None:
+    (project / "program.sh").write_text(
+        'echo "task ${SLURM_ARRAY_TASK_ID}: $*"; [ ! -e mended ] || exit 0; [ "$1" != fail ] || exit 9; [ "$1" != wait ] || sleep 300\n'
+    )
+    points = [("well", "0.1"), ("fail", "0.2"), ("wait", "1e-3"), ("fail", "0.4")]
+    sweep = ", ".join(f"{{word: {word}, lr: {lr}}}" for word, lr in points)
+    (project / "sweep.yaml").write_text(f"command: [bash, program.sh, '{{word}}', '{{lr}}']\nlauncher: srun\narray: '%2'\nsweep: [{sweep}]\n")
+    submit(kit_cluster, project, "sweep.yaml", "--output", "run")
+    array = job_id(project)
+    until(lambda: state(kit_cluster, project, "run").endswith("1 running, 1 completed, 2 failed"), 120, "not all tasks start")
+    said = f"kit: to start again: 2 of the 4 tasks of sweep ({array}): 2 failed; left alone: 1 running\n"
+    shown = ask(kit_cluster, project, "rerun", "run", "--failed", "--dry-run")
+    assert shown.stderr.startswith(said) and "#SBATCH --array=1,3%2\n" in shown.stdout
+    ask(kit_cluster, project, "cancel", "run", "--task", "2")
+    until(lambda: state(kit_cluster, project, "run").endswith("1 completed, 1 cancelled, 2 failed"), 120, "task 2 is not cancelled")
+
+    (project / "mended").touch()
+    done = ask(kit_cluster, project, "rerun", str(array), "--failed", "--output", "again", "--follow")
+    assert f"3 of the 4 tasks of sweep ({array}): 1 cancelled, 2 failed\n" in done.stderr
+    assert done.stdout.splitlines()[-1].endswith(": array of 3: 3 completed")
+    assert "#SBATCH --array=1-3%2\n" in read(project / "again/run_script.sh")
+    logs = {path.parent.name: read(path) for path in (project / "again/log").glob("*/rank0.out")}
+    new = job_id(project, "again")
+    assert logs == {f"{new}_{task}": f"task {task}: {' '.join(points[task])}\n" for task in (1, 2, 3)}
+    tasks = json.loads(ask(kit_cluster, project, "status", "again", "--json").stdout)["tasks"]
+    assert [(each["task"], each["values"]["lr"]) for each in tasks] == [(1, "0.2"), (2, "1e-3"), (3, "0.4")]
+    nothing = f"kit: no task of sweep ({new}) has failed: array of 3: 3 completed\n"
+    assert ask(kit_cluster, project, "rerun", "again", "--failed").stdout == nothing
+
+
 STALLING = """\
 # One task of an array has the array's own number as its job's.
 if [[ "${SLURM_JOB_ID}" == "${SLURM_ARRAY_JOB_ID}" ]]; then exec sleep 300; fi

@@ -171,6 +171,41 @@ def test_python_finds_all_tasks_of_an_array_of_which_one_was_submitted_again(tmp
     assert [len(each.status.tasks) for each in (first, find("5"), find("train"))] == [2, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("state", "is_failed"),
+    [
+        *((state, True) for state in ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "BOOT_FAIL", "DEADLINE")),
+        *((state, False) for state in ("COMPLETED", "RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "REQUEUE_HOLD", "STOPPED", "OF_A_LATER_SLURM")),
+    ],
+)
+def test_a_task_has_failed_if_it_ended_and_not_well(state: str, is_failed: bool, tmp_path: Path, tools) -> None:
+    run = submitted(tmp_path, "5", "3-4", _3=DONE)
+    tools("squeue", f"5_4|{state}|N/A|0:12|1:00|node1|None|@/train-5")
+    (found,) = status.query([run])
+    assert [each.run.task for each in array_status.failed(found)] == ([4] if is_failed else [])
+
+
+def test_a_lost_task_has_failed_and_one_that_another_job_goes_on_for_has_not(tmp_path: Path, tools) -> None:
+    run = submitted(tmp_path, "5", "0-2", _0=DONE, _2="kit: node1: job\n")
+    for job in ("5_1", "9_1"):
+        (Path(run.folder) / "log" / job).mkdir()
+    (Path(run.folder) / "log/5_1/continued-by").write_text("9_1\n")
+    (Path(run.folder) / "log/slurm-9_1.out").touch()
+    for state, failed in (("RUNNING", [2]), ("PENDING", [2]), ("TIMEOUT", [1, 2])):
+        tools("squeue", f"5_1|PREEMPTED|N/A|0:12|1:00|node1|None|@/train-5\n9_1|{state}|N/A|0:12|1:00|node1|None|@/train-5")
+        (found,) = status.query(history.runs())
+        assert [each.run.task for each in array_status.failed(found)] == failed
+
+
+def test_the_failed_tasks_of_an_array_that_ended_long_ago_are_those_that_the_history_has(tmp_path: Path, tools) -> None:
+    submitted(tmp_path, "5", "0-3", _0=DONE, _1=FAILED)
+    tools("squeue", "5_2|TIMEOUT|N/A|0:12|1:00|node1|None|@/train-5\n5_3|CANCELLED|N/A|0:00|1:00||None|@/train-5")
+    status.query(history.runs())
+    tools("squeue", "")
+    (found,) = status.query(history.runs())
+    assert (found.state, [each.run.task for each in array_status.failed(found)]) == ("FAILED", [1, 2, 3]) and found.tasks == ()
+
+
 def test_values_that_were_edited_by_hand_are_not_shown_as_those_of_the_submission(tmp_path: Path, tools, capsys: pytest.CaptureFixture[str]) -> None:
     """docs/arrays.md: to try other values edit env.sh, or add one to each of its arrays."""
     tools("squeue", "5_0|RUNNING|N/A|0:12|1:00|node1|None|@/train-5")

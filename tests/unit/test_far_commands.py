@@ -490,6 +490,8 @@ def test_every_command_finds_the_cluster_of_a_run_by_itself(far: Far, project: P
         assert "epoch 1\n" in kit_here("logs", word).out
     assert "PENDING" in kit_here("status", "1001").out and "PENDING" in kit_here("status").out
     assert kit_here("logs").out == "epoch 1\n"  # the last run of this folder
+    shown = kit_here("rerun", "r1", "--output", "runs/r2", "--dry-run")
+    assert shown.code == 0 and "==> runs/r2/run_script.sh <==\n" in shown.out and list(far.slurm.states()) == ["1001"]
     again = kit_here("rerun", "r1", "--output", "runs/r2")
     assert again.out.startswith("kit: submitted job 1002\n"), again.err
     assert kit_here("diff", "r1", "r2").code in (0, 1)
@@ -766,6 +768,15 @@ def test_the_values_of_secrets_reach_no_file_on_their_way(far: Far, project: Pat
     done = kit_here("submit", "job.yaml", "--secret", "API_TOKEN")
     assert done.out.startswith("kit: submitted job 1001\n"), done.err
     assert (far.home / "seen").exists() and not (far.home / "files").exists(), (far.home / "files").read_text()
+
+
+def test_a_dry_run_of_a_rerun_needs_no_secret(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", "x")
+    kit_here("submit", "job.yaml", "--secret", "API_TOKEN")
+    monkeypatch.delenv("API_TOKEN")
+    assert "API_TOKEN" in kit_here("rerun").err and list(far.slurm.states()) == ["1001"]
+    shown = kit_here("rerun", "--dry-run")
+    assert shown.code == 0 and "/run_script.sh <==" in shown.out, shown.err
 
 
 # ---------------------------------------------------------------- builds

@@ -1434,6 +1434,78 @@ def test_one_task_of_an_array_starts_again_alone_and_keeps_its_number(typed: lis
     assert call("rerun", "r4", "--task", "0")[2] == "kit: train (1004) is not an array\n  fix: leave --task out\n"
 
 
+def put_tasks(fake: ScriptedSlurm, job_id: str, folder: Path, *states: str) -> None:
+    """Let squeue tell of the tasks of an array, from task 0 on."""
+    rows = (f"{job_id}_{number}|{state}|N/A|0:12|1:00|node1|None|{folder}" for number, state in enumerate(states) if state)
+    fake.script("squeue", "cat <<'END'\n" + "\n".join(rows) + "\nEND")
+
+
+def test_the_tasks_that_failed_start_again_as_one_array_of_their_numbers(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--sweep", "lr=1,2,3,4,5,6", "--array", "%2", "--output", "r1", "--", "--lr", "{lr}")
+    put_tasks(fake, "1001", tmp_path / "r1", "COMPLETED", "FAILED", "CANCELLED", "RUNNING", "TIMEOUT", "PENDING")
+    counts = "kit: to start again: 3 of the 6 tasks of train (1001): 1 cancelled, 1 failed, 1 timeout; left alone: 1 running, 1 pending\n"
+    code, shown, said = call("rerun", "1001", "--failed", "--output", "r2", "--dry-run")
+    assert code == 0 and said.startswith(counts) and not (tmp_path / "r2").exists() and len(fake.calls("sbatch")) == 1
+    code, told, said = call("rerun", "1001", "--failed", "--output", "r2")
+    assert code == 0 and said.startswith(counts) and "its 3 tasks: kit status 1002; " in told
+    script = (tmp_path / "r2/run_script.sh").read_text()
+    assert "#SBATCH --array=1-2,4%2\n" in script and script.count("--array=") == 1
+    assert shown.startswith("kit: 1 node x 1 rank, no GPUs, 3 tasks\n==> r2/env.sh <==\n") and f"==> r2/run_script.sh <==\n{script}\n==> " in shown
+    assert f"==> r2/env.sh <==\n{(tmp_path / 'r2/env.sh').read_text()}\n==> " in shown and "py-spy" not in shown
+    assert recorded(tmp_path / "r2").layout.array == "1-2,4%2" and run_dir.load(tmp_path / "r2")["rerun_of"] == str(tmp_path / "r1")
+    put_tasks(fake, "1002", tmp_path / "r2", "", "COMPLETED", "RUNNING", "", "FAILED")
+    tasks = json.loads(call("status", "r2", "--json")[1])["tasks"]
+    assert [(task["task"], task["values"]["lr"], task["state"]) for task in tasks] == [(1, "2", "COMPLETED"), (2, "3", "RUNNING"), (4, "5", "FAILED")]
+    assert call("rerun", "--failed", "--output", "r3", "--parsable")[:2] == (0, "1003\n")  # the last run of the folder
+    assert "#SBATCH --array=4\n" in (tmp_path / "r3/run_script.sh").read_text()
+
+
+def test_where_no_task_failed_nothing_starts_and_a_script_learns_so(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--array", "0-2", "--output", "r1")
+    put_tasks(fake, "1001", tmp_path / "r1", "COMPLETED", "RUNNING", "PENDING")
+    said = "kit: no task of train (1001) has failed: array of 3: 1 running, 1 pending, 1 completed\n"
+    assert call("rerun", "r1", "--failed") == call("rerun", "r1", "--failed", "--dry-run") == (0, said, "")
+    assert call("rerun", "r1", "--failed", "--json") == (0, "null\n", said)
+    assert call("rerun", "r1", "--failed", "--parsable") == (0, "", said)
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_tasks_of_which_nobody_knows_whether_they_failed_do_not_start_again(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("submit", "train.py", "--array", "0-1", "--output", "r1")
+    (tmp_path / "bin/sacct").write_text("#!/bin/sh\necho 'sacct: error: slurm_persist_conn_open' >&2\nexit 1\n")
+    (tmp_path / "bin/sacct").chmod(0o755)
+    put_tasks(fake, "1001", tmp_path / "r1", "COMPLETED")
+    unknown = "kit: whether a task of train has failed is not known: Slurm's accounts cannot be read now\n"
+    assert call("rerun", "r1", "--failed") == (1, "", f"{unknown}  fix: ask again later: kit status 1001\n")
+    call("submit", "train.py", "--array", "0-1", "--output", "r2")
+    put_tasks(fake, "1002", tmp_path / "r2", "FAILED")
+    assert "1 of the 2 tasks of train (1002): 1 failed; left alone: 1 unknown\n" in call("rerun", "r2", "--failed", "--output", "r3")[2]
+    assert recorded(tmp_path / "r3").layout.array == "0"
+    fake.script("squeue", "exit 1")
+    assert call("rerun", "r3", "--failed", "--output", "r4")[0] == 1 and not (tmp_path / "r4").exists()
+    fake.script("squeue", "")
+    fake.script("sbatch", "kill -9 $$")
+    call("submit", "train.py", "--array", "0-1", "--name", "other", "--output", "r4")
+    assert "of other has failed is not known: Slurm has not said yet whether it has the job; " in call("rerun", "r4", "--failed")[2]
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    unsubmitted = "kit: no task of other has begun: it was never submitted\n  fix: start all: kit rerun r4\n"
+    assert call("rerun", "r4", "--failed") == (1, "", unsubmitted) and len(fake.calls("sbatch")) == 4
+    assert [task["state"] for task in json.loads(call("status", "r4", "--json")[1])["tasks"]] == ["UNSUBMITTED"] * 2
+    shown = call("rerun", "r4", "--dry-run")[1]  # it would be submitted as it is
+    assert f"==> r4/run_script.sh <==\n{(tmp_path / 'r4/run_script.sh').read_text()}\n==> " in shown
+
+
+def test_only_the_tasks_of_a_whole_array_can_have_failed(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    call("submit", "train.py", "--array", "0-2", "--output", "r1")
+    call("submit", "train.py", "--output", "r2")
+    fix = "\n  fix: leave --failed out\n"
+    assert call("rerun", "r2", "--failed") == (2, "", f"kit: train (1002) is not an array{fix}")
+    assert call("rerun", "1001_2", "--failed") == (2, "", f"kit: 1001_2 is one task{fix}")
+    assert call("rerun", "r1", "--failed", "--task", "0")[2].startswith("kit: --task and --failed contradict each other\n")
+    for option in ("--follow", "--json", "--parsable"):
+        assert call("rerun", "r1", "--dry-run", option)[2].startswith(f"kit: --dry-run and {option} contradict each other\n")
+
+
 @pytest.mark.parametrize(("dependency", "kept"), [("afterok:4711", []), ("singleton", ["#SBATCH --dependency=singleton"])])
 def test_a_rerun_waits_for_no_job_that_the_run_waited_for(dependency: str, kept: list[str], fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     call("submit", "train.py", "--output", "r1", "--slurm", f"dependency={dependency}", "--slurm", "comment=a")

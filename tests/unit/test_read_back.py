@@ -206,7 +206,7 @@ def test_a_task_is_followed_by_a_task_of_its_own_number(noted: str, tmp_path: Pa
 OWN = {
     ("cause.py", 'text = Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8")'),
     ("json_lines.py", "handle = os.open(file, flags, 0o600)"),
-    ("rerun.py", 'text = file.read_text(encoding="utf-8", errors="surrogateescape")'),
+    ("script_copies.py", 'text = file.read_text(encoding="utf-8", errors="surrogateescape")'),
     ("secret_file.py", 'with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:'),
     ("secret_values.py", "for child in file.read_text().split():"),
     ("secret_values.py", 'while state.read_text().rpartition(")")[2].split()[0] not in "TZX":'),  # /proc

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional, TextIO
@@ -14,7 +15,6 @@ from kit.base import formats, signals
 from kit.cli import following, messages, run_views
 from kit.images import package_store
 from kit.plan.plan import Plan
-from kit.plan.render import render
 from kit.runs import local, run_dir, secret_file, sharing
 from kit.runs import submit as submitting
 from kit.runs.history import Run
@@ -46,6 +46,12 @@ class Answer:
             print(text, file=self.out, flush=True)
         except (OSError, ValueError):  # a full disk, a closed pipe
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+    def give_none(self, said: str) -> None:
+        """Say why no job is submitted."""
+        messages.say(said)
+        if self.as_json:
+            print(messages.json_text(None), file=self.out)
 
 
 def say_reasons(plan: Plan) -> None:
@@ -83,9 +89,9 @@ def _shape(plan: Plan) -> str:
     return ", ".join([f"{nodes} x {ranks}", *more])
 
 
-def print_scripts(plan: Plan) -> None:
+def print_scripts(plan: Plan, scripts: Mapping[str, str]) -> None:
     messages.say(_shape(plan))
-    for name, text in render(plan).items():
+    for name, text in scripts.items():
         if "/" in name:  # lib/ is the same for every job
             continue
         print(f"==> {messages.short(Path(plan.layout.run_dir))}/{name} <==", flush=True)

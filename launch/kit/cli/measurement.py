@@ -18,6 +18,7 @@ from kit.cluster.bench.bandwidth import Measured
 from kit.cluster.bench.bench import BenchRequest
 from kit.cluster.bench.links import Slow
 from kit.plan.plan import Plan
+from kit.plan.render import render
 from kit.runs import history, lookup
 
 MOST_NODES = 12  # for a matrix; with more, only the slowest links are shown
@@ -51,7 +52,7 @@ def _start(plan: Plan, request: BenchRequest, *, is_local: bool) -> None:
         return
     launching.say_reasons(plan)
     if request.dry_run:
-        launching.print_scripts(plan)
+        launching.print_scripts(plan, render(plan))
     else:
         launching.submit(plan, [], launching.Answer(follow_it=True))
 

@@ -12,8 +12,10 @@ from kit.cli.app import RUN, command
 from kit.cli.job_options import takes_job
 from kit.config import inherit
 from kit.images import package_store
+from kit.plan import render as rendering
+from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
-from kit.runs import dependencies, execute, run_dir
+from kit.runs import array_status, dependencies, execute, run_dir
 from kit.runs import local as local_runs
 from kit.runs import rerun as reruns
 from kit.runs import shell as shells
@@ -66,7 +68,7 @@ def submit(
     for line in said:
         messages.note(line)
     if dry_run:
-        launching.print_scripts(plan)
+        launching.print_scripts(plan, rendering.render(plan))
         launching.say_packages(plan)
         for name, value in sbatch_variables.also_read(dict(plan.header)).items():
             messages.note(f"sbatch also reads {name}={quote.bash(value)} of this shell")
@@ -87,12 +89,16 @@ def run(job: JobRequest, output: options.Output = None, task: options.OneTask = 
     launching.run_here(job.plan(job.load(), output, LIVE), task)
 
 
-@command(RUN, "kit rerun", "kit rerun 4711_3", "kit rerun 4711 --image first")
+@command(RUN, "kit rerun", "kit rerun 4711_3", "kit rerun 4711 --failed", "kit rerun --image first")
 def rerun(
     run: options.LastRun = None,
     task: options.Task = None,
+    failed: Annotated[
+        bool, options.flag("--failed", "Only the tasks of an array that did not end well.")
+    ] = False,
     output: options.Output = None,
     image: Annotated[Optional[str], options.image("Use this image instead of the run's.")] = None,
+    dry_run: options.DryRun = False,
     follow: options.Follow = False,
     as_json: options.Json = False,
     parsable: Parsable = False,
@@ -101,27 +107,67 @@ def rerun(
 
     Without a copy, as after `kit run`, it uses today's code.
     """
+    refuse_together({"--task": task is not None, "--failed": failed})
     is_for_programs = {"--json": as_json, "--parsable": parsable}
-    refuse_together(is_for_programs)
-    again = reruns.find(run, task)
-    if again.run.local and (as_json or parsable):
-        option = next(name for name, is_given in is_for_programs.items() if is_given)
-        problem = f"{again.run} runs on this machine, and {option} prints the job that is submitted"
-        raise UsageError(problem, f"leave {option} out")
+    for others in ({"--follow": follow}, is_for_programs):
+        refuse_together({"--dry-run": dry_run, **others})
     answer = launching.Answer(follow, as_json, parsable)
     with messages.quiet(as_json or parsable):
-        _start_again(again, output, image, answer)
+        again = _failed_tasks(run, answer) if failed else reruns.find(run, task)
+        if not again:
+            return
+        if again.run.local and (as_json or parsable):
+            option = next(name for name, is_given in is_for_programs.items() if is_given)
+            where = f"{again.run} runs on this machine"
+            problem = f"{where}, and {option} prints the job that is submitted"
+            raise UsageError(problem, f"leave {option} out")
+        _start_again(again, output, image, answer, dry_run=dry_run)
+
+
+def _failed_tasks(word: Optional[str], answer: launching.Answer) -> Optional[reruns.EarlierRun]:
+    """Return an array with its failed tasks alone, and say how many they are; None without any."""
+    found, again = reruns.find_failed(word)
+    if not again:
+        answer.give_none(f"no task of {found.run} has failed: {found.detail}")
+        return None
+    tasks, failed = array_status.tasks(found), array_status.failed(found)
+    active = [each for each in tasks if each.active]
+    left = f"; left alone: {array_status.count_states(active)}" if active else ""
+    counts = f"{array_status.count_states(failed)}{left}"
+    messages.note(
+        f"to start again: {len(failed)} of the {len(tasks)} tasks of {found.run}: {counts}"
+    )
+    return again
 
 
 def _start_again(
-    again: reruns.EarlierRun, output: Optional[str], image: Optional[str], answer: launching.Answer
+    again: reruns.EarlierRun,
+    output: Optional[str],
+    image: Optional[str],
+    answer: launching.Answer,
+    *,
+    dry_run: bool,
 ) -> None:
-    if again.task is None and (noted := reruns.unsubmitted(again.run)):
+    noted = None if again.tasks else reruns.unsubmitted(again.run)
+    if noted and not dry_run:
         launching.finish(again.plan, noted, answer)
         return
-    if not again.run.local and launching.is_submitted_already(again.plan, answer):
+    if not (dry_run or again.run.local) and launching.is_submitted_already(again.plan, answer):
         return
-    plan = reruns.prepare(again, output, image)
+    plan = again.plan if noted else reruns.prepare(again, output, image)
+    _say_what_runs(again, plan, image)
+    if dry_run:
+        launching.print_scripts(plan, reruns.scripts(again, plan))
+        return
+    folder = reruns.write(again, plan)
+    if again.run.local:
+        launching.start_here(plan, local_runs.note(plan, folder, again.run.task))
+    else:  # what it waited for then, by --after or a `dependency`, has ended
+        launching.hand_to_slurm(plan, folder, [], answer)
+
+
+def _say_what_runs(again: reruns.EarlierRun, plan: Plan, image: Optional[str]) -> None:
+    """Say whose code and scripts these are, and what nobody can vouch for."""
     name = again.run.paths.folder.name
     said = f"the code and the scripts are those of {name}"
     if again.is_live:
@@ -135,11 +181,6 @@ def _start_again(
         )
     if not image and container.is_known_by_name:
         messages.note(f"which image {name} had is known by its name alone: {container.image}")
-    folder = reruns.write(again, plan)
-    if again.run.local:
-        launching.start_here(plan, local_runs.note(plan, folder, again.run.task))
-    else:  # what it waited for then, by --after or a `dependency`, has ended
-        launching.hand_to_slurm(plan, folder, [], answer)
 
 
 @command(RUN, "kit render job.yaml --output first", "sbatch first/run_script.sh")

@@ -111,7 +111,8 @@ def _of_run(typed: Typed, record: Record) -> int:
         problem = f"the profile {record.cluster} names no login node any more"
         raise KitError(problem, "put back its key `ssh`")
     copy = install.put(site, record.here, _not_begun(typed), typed.say)
-    secrets = record.secrets if typed.name == "rerun" else ()
+    starts = typed.name == "rerun" and not typed.value("dry_run")
+    secrets = record.secrets if starts else ()
     environment = packing.values_of(secrets, record.here)
     folder = packing.inside(copy.work, record.here, os.getcwd())  # or the nearest above
     request = packing.request(site, typed.words, folder, environment=environment)

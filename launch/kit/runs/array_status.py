@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -160,12 +161,16 @@ def _with_all_tasks(run: Run, queue: job_status.Queue) -> Run:
 
 def summary(found: tuple[Status, ...]) -> str:
     """array of 10: 3 running, 5 completed, 2 failed"""
+    return f"array of {len(found)}: {count_states(found)}"
+
+
+def count_states(found: Iterable[Status]) -> str:
+    """3 running, 5 completed, 2 failed"""
     counts = Counter(item.state for item in found)
     places = {"RUNNING": 0, "PENDING": 1, "COMPLETED": 3}
     order = {state: places.get(state, 2 if job_status.is_active(state) else 4) for state in counts}
     states = sorted(counts, key=lambda state: (order[state], state))
-    parts = ", ".join(f"{counts[state]} {state.lower()}" for state in states)
-    return f"array of {len(found)}: {parts}"
+    return ", ".join(f"{counts[state]} {state.lower()}" for state in states)
 
 
 def _query_task(
@@ -207,4 +212,11 @@ def failure(task: Status) -> str:
 
 def tasks(shown: Status) -> tuple[Status, ...]:
     """Return the status of each task; of an array that has ended, by the history."""
-    return shown.tasks or tuple(Status(run, run.state or "LOST") for run in split(shown.run))
+    otherwise = "LOST" if shown.state in slurm.FINAL else shown.state
+    return shown.tasks or tuple(Status(run, run.state or otherwise) for run in split(shown.run))
+
+
+def failed(shown: Status) -> list[Status]:
+    """Return the tasks that did not end well, or were lost."""
+    others = ("COMPLETED", "UNSUBMITTED")
+    return [each for each in tasks(shown) if not (each.active or each.state in others)]

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
 from kit.base.errors import KitError, Problems, UsageError, warn
-from kit.base.formats import first
-from kit.base.quote import sbatch
+from kit.base.formats import first, spans
 from kit.config import image_files, plugins
 from kit.config.mount_list import Mount
-from kit.files import safe_read
-from kit.plan import bad_nodes, mounting, program, render, run_paths, source_files
+from kit.plan import bad_nodes, mounting, program, render, run_paths
 from kit.plan.plan import Plan
 from kit.plan.resolve import check_line
 from kit.plan.run_paths import RunPaths
 from kit.plan.snapshot import CodeRecord
-from kit.runs import array_status, history, lookup, run_dir, run_record, sums
+from kit.runs import (
+    array_status,
+    history,
+    job_status,
+    lookup,
+    run_dir,
+    run_record,
+    script_copies,
+    status,
+    sums,
+)
 from kit.runs.history import Run
+from kit.runs.job_status import Status
 from kit.runs.run_record import RunRecord
 
 
@@ -32,7 +40,7 @@ class EarlierRun:
     run: Run  # by its record
     record: RunRecord
     plan: Plan  # as it was recorded
-    task: Optional[int] = None  # of an array, which alone starts again; None is the whole
+    tasks: str = ""  # of an array, which alone start again, as sbatch takes them; "" is the whole
 
     @property
     def is_live(self) -> bool:
@@ -43,10 +51,47 @@ class EarlierRun:
 def find(word: Optional[str], task: Optional[int] = None) -> EarlierRun:
     """Return the run that a job id, a path or a name means, with its plan; or one of its tasks."""
     folder, task = _meant(word, task)
+    found = _load(folder)
+    array_status.check_task(found.run, task)
+    return found if task is None else replace(found, tasks=str(task))
+
+
+def find_failed(word: Optional[str]) -> tuple[Status, Optional[EarlierRun]]:
+    """Return how an array stands, and the array with its failed tasks alone; None without any.
+
+    Raise KitError where nobody can tell whether a task has failed.
+    """
+    run, number = array_status.find(word, None)
+    if number is not None or not run.array:
+        what = f"{word} is one task" if number is not None else f"{run} is not an array"
+        raise UsageError(what, "leave --failed out")
+    found = status.query([run])[0]
+    failed = array_status.failed(found)
+    if not failed:
+        _refuse_unknown(found)
+        return found, None
+    earlier = _load(Path(run.folder))
+    numbers = spans(each.run.task for each in failed if each.run.task is not None)
+    _, percent, limit = (earlier.plan.layout.array or "").partition("%")
+    several = f"{percent}{limit}" if len(failed) > 1 else ""
+    return found, replace(earlier, tasks=f"{numbers}{several}")
+
+
+def _refuse_unknown(found: Status) -> None:
+    """Raise KitError where nobody can tell whether a task has failed."""
+    run = found.run
+    if found.state == "UNSUBMITTED":
+        fix = f"start all: kit rerun {run.paths.folder.name}"
+        raise KitError(f"no task of {run.name} has begun: it was never submitted", fix)
+    if found.state in job_status.OWN:
+        problem = f"whether a task of {run.name} has failed is not known: {found.detail}"
+        raise KitError(problem, f"ask again later: kit status {run.id or run.name}")
+
+
+def _load(folder: Path) -> EarlierRun:
     record = run_dir.load(folder)
     run = history.from_record(str(folder), record)
-    array_status.check_task(run, task)
-    return EarlierRun(run, record, _recorded_plan(folder, record), task)
+    return EarlierRun(run, record, _recorded_plan(folder, record))
 
 
 def unsubmitted(run: Run) -> Optional[Run]:
@@ -61,8 +106,8 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
     folder = run_dir.new_path(output, earlier.plan.layout.name, problems)
     problems.raise_if_any()
     plan = _moved(earlier.plan, folder)
-    if earlier.task is not None:
-        plan = _of_task(plan, str(earlier.task))
+    if earlier.tasks:
+        plan = _of_tasks(plan, earlier.tasks)
     if image:
         if earlier.plan.container.packages.requirements:
             problem = "the run's Python packages were resolved against its own image"
@@ -76,20 +121,26 @@ def prepare(earlier: EarlierRun, output: Optional[str], image: Optional[str]) ->
     return plan
 
 
+def scripts(earlier: EarlierRun, plan: Plan) -> dict[str, str]:
+    """Return the scripts of the new run by their names; nothing is written into a run."""
+    return script_copies.rehearse(earlier.run.paths, earlier.plan, plan)
+
+
 def write(earlier: EarlierRun, plan: Plan) -> Path:
     """Create the new run directory from the old one, and return it."""
     with run_dir.make_run(plan) as folder:
         old, new = earlier.run.paths, RunPaths(folder)
-        _copy_scripts(old, new, plan.program.launcher)
+        script_copies.copy(old, new, plan.program.launcher)
         new.log.mkdir()
-        shutil.copytree(old.library, new.library, copy_function=_copy)
+        copy = script_copies.copy_file
+        shutil.copytree(old.library, new.library, copy_function=copy)
         if not earlier.is_live:
             ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(old.code, new.code, symlinks=True, ignore=ignore, copy_function=_copy)
+            shutil.copytree(old.code, new.code, symlinks=True, ignore=ignore, copy_function=copy)
         found = sums.find(folder, written := sums.read(old.folder))
         if changed := sums.changed(written, found):
             warn(f"kit: changed since the submission: {first(changed, 5)}; what is there now runs")
-        _edit_scripts(new, earlier.plan, plan)
+        script_copies.edit(new, earlier.plan, plan)
         if written:
             sums.write(folder, {**found, **sums.find(folder, (run_paths.ENV, run_paths.SCRIPT))})
         run_dir.save(folder, _new_record(earlier, plan, changed))
@@ -165,10 +216,10 @@ def _moved(plan: Plan, new: str) -> Plan:
     )
 
 
-def _of_task(plan: Plan, number: str) -> Plan:
-    """Return the plan of an array for one of its tasks alone, which keeps its number."""
-    header = tuple((name, number if name == "array" else value) for name, value in plan.header)
-    return replace(plan, layout=replace(plan.layout, array=number), header=header)
+def _of_tasks(plan: Plan, tasks: str) -> Plan:
+    """Return the plan of an array for some of its tasks alone, which keep their numbers."""
+    header = tuple((name, tasks if name == "array" else value) for name, value in plan.header)
+    return replace(plan, layout=replace(plan.layout, array=tasks), header=header)
 
 
 def _with_image(plan: Plan) -> Plan:
@@ -225,27 +276,6 @@ def _check(plan: Plan, old: RunPaths, *, is_live: bool) -> None:
         raise KitError(f"the run had live code, and {gone} is gone", "put it back")
 
 
-def _copy_scripts(old: RunPaths, new: RunPaths, launcher: str) -> None:
-    own = (run_paths.SCRIPT, run_paths.ENV, f"{launcher}.sh")
-    for name in (*own, run_paths.STARTER, *run_paths.LINES.values(), run_paths.PY_SPY):
-        if (old.folder / name).exists():
-            _copy(old.folder / name, new.folder / name)
-        elif name in own:
-            fix = "the run cannot be repeated; submit the job again"
-            raise KitError(f"{old.folder} has no {name}", fix)
-
-
-def _copy(source: str | Path, target: str | Path) -> None:
-    """Copy a file that kit could have written, with its mode."""
-    try:
-        content = safe_read.read(source, source_files.MOST_BYTES)
-        Path(target).write_bytes(content)
-        shutil.copymode(source, target)  # and a new date: some sites remove old files
-    except OSError as error:
-        fix = "the run cannot be repeated; submit the job again"
-        raise KitError(f"{source} cannot be copied: {error.strerror}", fix) from None
-
-
 def _new_record(earlier: EarlierRun, plan: Plan, changed: list[str]) -> RunRecord:
     now = run_record.new(plan, earlier.record.get("code", CodeRecord(live=True)))
     own: RunRecord = {"kit": earlier.record.get("kit", ""), "rerun_of": earlier.run.folder}
@@ -254,47 +284,3 @@ def _new_record(earlier: EarlierRun, plan: Plan, changed: list[str]) -> RunRecor
     if edited := dict.fromkeys((*earlier.record.get("edited", ()), *changed)):
         own["edited"] = tuple(edited)
     return {**now, **own}
-
-
-# ---------------------------------------------------------------- what differs in the scripts
-
-
-def _edit_scripts(paths: RunPaths, before: Plan, after: Plan) -> None:
-    """Write what differs from the earlier run."""
-    for name in ("chdir", "array", "dependency", "exclude"):
-        values = (dict(plan.header).get(name) for plan in (before, after))
-        lines = (f"#SBATCH --{name}={sbatch(value)}\n" if value else "" for value in values)
-        _replace(paths.script, *lines)
-    mounts = (f"{render.mounts(plan.container)}\n" for plan in (before, after))
-    _replace(paths.env, *mounts)
-    old_image, new_image = (render.image(plan.container) for plan in (before, after))
-    if old_image != new_image:
-        _set_values(paths.env, new_image)
-
-
-def _replace(file: Path, before: str, after: str) -> None:
-    """Replace the one place that differs; what the user has changed by hand stays."""
-    text = file.read_text(encoding="utf-8", errors="surrogateescape")
-    if before == after or not (after or before in text):  # nothing to do, or done by hand
-        return
-    if text.count(before) != 1:
-        raise _changed_by_hand(file)
-    file.write_text(text.replace(before, after), encoding="utf-8", errors="surrogateescape")
-
-
-def _set_values(file: Path, lines: list[str]) -> None:
-    """Put these lines in the place of those with the same variables, whatever stands there."""
-    text = file.read_text(encoding="utf-8", errors="surrogateescape")
-    for line in lines:
-        name = line.partition("=")[0]
-        found = re.findall(rf"\n{name}=.*\n", text)
-        if len(found) != 1:
-            raise _changed_by_hand(file)
-        text = text.replace(found[0], f"\n{line}\n")
-    file.write_text(text, encoding="utf-8", errors="surrogateescape")
-
-
-def _changed_by_hand(file: Path) -> KitError:
-    where = "where the run directory, the tasks, the image, a dependency or --exclude stand"
-    fix = "copy the run directory, edit it, and: sbatch run_script.sh"
-    return KitError(f"{file.name} of the run was changed by hand, {where}", fix)
