@@ -1398,7 +1398,7 @@ def test_a_rerun_names_nothing_of_the_run_that_it_repeats_and_says_so(code: str,
     assert "edited" not in run_dir.load(new)
 
 
-def test_runs_of_several_states_are_listed_as_squeue_takes_them(call, tmp_path: Path) -> None:
+def test_runs_of_several_states_are_listed_as_squeue_takes_them(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
     for state in ("FAILED", "COMPLETED", "TIMEOUT"):
         (tmp_path / state).mkdir()
         history.ended(noted_run(tmp_path / state, state, 1, 1, "", local=True), state)
