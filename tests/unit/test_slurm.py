@@ -116,6 +116,10 @@ def test_of_an_option_that_slurm_refuses_the_fix_has_the_line(stub, kit, tmp_pat
             "Batch job submission failed: Invalid qos specification",
             "yours: sacctmgr show assoc user=$USER format=account,partition,qos; in the job: `slurm: {qos: NAME}`",
         ),
+        (
+            "Batch job submission failed: Pathname of a file, directory or other parameter too long",
+            "Slurm takes 4,096 characters for the numbers of an array: start fewer at a time; other #SBATCH lines may have fewer: kit submit JOB --dry-run",
+        ),
     ],
 )
 def test_of_a_limit_or_an_account_that_slurm_refuses_the_fix_says_where_to_look(said: str, fix: str, stub, kit) -> None:

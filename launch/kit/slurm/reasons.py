@@ -58,6 +58,8 @@ _REFUSALS = {
     "in the job: `slurm: {account: NAME}`",
     "Invalid qos": "yours: sacctmgr show assoc user=$USER format=account,partition,qos; "
     "in the job: `slurm: {qos: NAME}`",
+    "other parameter too long": "Slurm takes 4,096 characters for the numbers of an array: start "
+    "fewer at a time; other #SBATCH lines may have fewer: kit submit JOB --dry-run",
 }
 
 
