@@ -413,6 +413,21 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("OSError: image file is truncated (12 bytes not processed)", "data-damaged"),
     ("pyarrow.lib.ArrowInvalid: Parquet magic bytes not found in footer.", "data-damaged"),
     ("OSError: Unable to synchronously open file (truncated file: eof = 1052672, sblock->base_addr = 0, stored_eof = 2097152)", "data-damaged"),
+    ("RuntimeError: could not unlink the shared memory file /torch_182_3881_77 : No such file or directory (2)", "shm-removed"),
+    ("RuntimeError: unable to open shared memory object </torch_182_3881_77> in read-write mode: No such file or directory (2)", "shm-removed"),
+    ("RuntimeError: Numpy is not available", "import-failed"),
+    ("ImportError: /venv/lib/python3.12/site-packages/nvidia/cusparse/lib/libcusparse.so.12: symbol __nvJitLinkOld, version libnvJitLink.so.12 not defined in file libnvJitLink.so.12 with link time reference", "library-mismatch"),
+    ("ImportError: /venv/lib/fast.so: symbol fast_old, version FAST_1 not defined in file libfast.so.1 with link time reference", "library-mismatch"),
+    ("RuntimeError: jaxlib/cuda/versions_helpers.cc:81: operation cusparseGetProperty(MAJOR_VERSION, &major) failed: The cuSPARSE library was not found.", "library-mismatch"),
+    ("RuntimeError: Unable to initialize backend 'cuda': INTERNAL: failed call to cuDeviceGet: CUDA_ERROR_INVALID_DEVICE: invalid device ordinal", "no-such-gpu"),
+    ("jax.errors.JaxRuntimeError: INTERNAL: Failed to create NCCL communicator: Last NCCL warning(error) log entry 'Bootstrap : no socket interface found'.", "no-such-interface"),
+    ("CuError: Call to cuMemCreate(&handle, size, &properties, 0) failed. (Cu failure: operation not permitted)", "no-imex-channel"),
+    ("RuntimeError: [CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(&handle, size, &properties, 0)", "no-imex-channel"),
+    ("NotImplementedError: FileSystem does not appear to support flock; use SoftFileLock instead", "no-file-locks"),
+    ("  File \"/venv/lib/python3.12/site-packages/shards/lock.py\", line 43, in hold\n    fcntl.flock(fd, fcntl.LOCK_EX)\nOSError: [Errno 38] Function not implemented", "no-file-locks"),
+    ("RuntimeError: Using hostfile at hosts but host=10.0.0.2 was not reachable via ssh. If you are running with a single node please remove hosts.", "ranks-by-ssh"),
+    ("nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND", "ucx-failed"),
+    ("EnvironmentNameNotFound: Could not find conda environment: fit\nYou can list all discoverable environments with `conda info --envs`.", "environment-not-activated"),
     ("ValueError: 500 Server Errors were counted", "exception"),
     ("torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nAssertionError: Invalid match!", "compile-failed"),
     ("torch._inductor.exc.InductorError: AssertionError: ", "compile-failed"),
@@ -523,7 +538,134 @@ def test_a_run_whose_terminal_was_closed_is_told_how_to_outlive_that(tmp_path: P
     assert fixes == ["its terminal was closed, or ssh broke: start it again: {again}; in tmux, or with nohup before it", "start it again: {again}"]
 
 
+def in_package(file: str, source: str, line: str) -> str:
+    """A traceback whose last frame is a package's."""
+    return f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n  File "/venv/lib/python3.12/site-packages/{file}", line 71, in f\n    {source}\n{line}\n'
+
+
+BUSY = "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use"
+NO_QUOTA = "OSError: [Errno 122] Disk quota exceeded"
+OF_FABRIC = (
+    "torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error, NCCL version 2.27.5\nncclSystemError: System call failed.\n"
+    "Last error:\nNET/OFI Couldn't open a fabric access domain. RC: {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "said"),
+    [
+        (in_package("triton/runtime/cache.py", "with open(temp_path, mode) as f:\n         ^^^^^^^^^^^^^^^^^^^^^", NO_QUOTA), "quota", "TRITON_CACHE_DIR"),
+        (in_package("torch/serialization.py", "self.file.write(data)", NO_QUOTA), "quota", "remove old checkpoints"),
+        (in_package("torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py", "self._store = TCPStore(", BUSY), "port-in-use", "take torchrun out of the command"),
+        (in_package("torch/distributed/rendezvous.py", "return TCPStore(", BUSY), "port-in-use", "leave MASTER_PORT to kit"),
+        (in_package("torch/x.py", "dist.barrier()", OF_FABRIC.format("-38, ERROR: Function not implemented")), "nccl-network-failed", "network=single_node_vni"),
+        (in_package("torch/x.py", "dist.barrier()", OF_FABRIC.format("-19, ERROR: No such device")), "nccl-network-failed", "/dev/infiniband"),
+        (in_package("torch/x.py", "init()", "RuntimeError: Error 803: system has unsupported display driver / cuda driver combination"), "driver-mismatch", "/usr/local/cuda/compat"),
+        (in_package("torch/x.py", "init()", "RuntimeError: NVML: Driver/library version mismatch"), "driver-mismatch", "tell the administrators to restart it"),
+        (in_package("torch/__init__.py", "from torch._C import *", "ImportError: /venv/torch/lib/libtorch_cuda.so: undefined symbol: ncclOld"), "library-mismatch", "nvidia-nccl-cu12 beside"),
+        (in_package("fast/__init__.py", "import fast_cuda", "ImportError: /venv/fast_cuda.so: undefined symbol: _ZN3c105ErrorOld"), "library-mismatch", "--no-build-isolation"),
+        (in_package("vtk/__init__.py", "import x", "ImportError: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /.singularity.d/libs/libGLX.so.0)"), "glibc-too-old", "an image of a newer distribution"),
+        (in_package("vtk/__init__.py", "import x", "ImportError: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /venv/vtk.so)"), "glibc-too-old", "in which it was built"),
+        (in_package("torch/__init__.py", "import x", "ImportError: /opt/conda/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /venv/x.so)"), "glibc-too-old", "conda install"),
+        (in_package("flash/__init__.py", "import x", "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory"), "library-missing", "for another CUDA than torch's"),
+        (in_package("vtk/__init__.py", "import x", "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"), "library-missing", "install it in the image"),
+    ],
+)  # fmt: skip
+def test_the_fix_is_of_what_the_library_did_and_of_whose_it_is(text: str, cause: str, said: str, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == cause and said in found.fix, str(found)
+
+
+DASHES = "-" * 74 + "\n"
+AFTER_MPI_INIT = "*** An error occurred in MPI_Init\n*** on a NULL communicator\n*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,\n***    and MPI will try to terminate your MPI job as well)\n[node1:71] Local abort before MPI_INIT completed\n"
+OF_SSH = f"{DASHES}ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n" + "".join(
+    f"* {reason}\n  or another\n  or a third.\n" for reason in ("not finding the required libraries", "lack of authority", "the inability to write", "compilation of the orted")
+) + f"* an inability to create a connection back to mpirun due to a\n  lack of common network interfaces. Please check network connectivity (including firewalls\n  and network routing requirements).\n{DASHES}"  # fmt: skip
+OF_PMIX = (
+    f"{DASHES}A requested component was not found, or was unable to be opened.\n\nHost:      node1\nFramework: psec\nComponent: munge\n{DASHES}{DASHES}It looks like pmix_init failed for some reason.\n\n"
+    f"  pmix_psec_base_open failed\n  --> Returned value -46 instead of PMIX_SUCCESS\n{DASHES}[node1:71] PMIX ERROR: NOT-FOUND in file client.c at line 234\n"
+)
+OF_PMI = f'{DASHES}The application appears to have been direct launched using "srun",\nbut OMPI was not built with SLURM\'s PMI support and therefore cannot\nexecute. There are several options.\n\nPlease configure as appropriate and try again.\n{DASHES}'
+OF_UCX = "[1.2] [node1:71:0]            sock.c:325  UCX  ERROR   connect(fd=114, dest_addr=172.17.0.1:45031) failed: Connection refused\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "line"),
+    [
+        (f"Host key verification failed.\n{OF_SSH}", "ranks-by-ssh", "Host key verification failed."),
+        (f"ssh: connect to host node2 port 22: Connection refused\n{OF_SSH}", "ranks-by-ssh", "ssh: connect to host node2 port 22: Connection refused"),
+        (OF_SSH, "ranks-by-ssh", "* an inability to create a connection back to mpirun due to a"),
+        (OF_PMIX + AFTER_MPI_INIT, "mpi-not-started", "Component: munge"),
+        (OF_PMI + AFTER_MPI_INIT, "mpi-not-started", "but OMPI was not built with SLURM's PMI support and therefore cannot"),
+        (OF_UCX + "[node1:71] pml_ucx.c:424  Error: ucp_ep_create(proc=9) failed: Destination is unreachable\n" + AFTER_MPI_INIT, "ucx-failed", OF_UCX[:-1]),
+        (OF_UCX + "going on\n" * 20 + AFTER_MPI_INIT, "exit-code", "ended with code 1 on node1"),
+    ],
+    ids=["ssh refuses", "no sshd", "no word of ssh", "no munge", "no PMI", "UCX", "long before"],
+)
+def test_of_the_messages_of_mpi_the_line_with_the_reason_is_shown(text: str, cause: str, line: str, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert (found.cause, found.line) == (cause, line), str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("CondaError: Run 'conda init' before 'conda activate'\n" + "Traceback (most recent call last):\n  File \"train.py\", line 1, in <module>\n    import torch\nModuleNotFoundError: No module named 'torch'\n", 0),
+        ("CondaError: Run 'conda init' before 'conda activate'\nfit.sh: line 9: torchrun: command not found\n", 0),
+        ("fit.sh: line 9: torchrun: command not found\n", 0),
+    ],
+)  # fmt: skip
+def test_what_is_missing_since_no_environment_was_activated_is_not_the_cause(text: str, line: int, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.line == text.splitlines()[line] and "activate" in found.title, str(found)
+
+
+@pytest.mark.parametrize(
+    ("said", "cause", "fix"),
+    [
+        ("srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification", "step-not-started", "compare what the job has"),
+        ("srun: fatal: SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.", "step-not-started", "unset SLURM_MEM_PER_NODE"),
+        ("srun: error: Unable to create step for job 7: Job/step already completing or completed", "step-not-started", "sinfo -R"),
+        ("srun: error:  mpi/pmix_v5: init: (null) [0]: mpi_pmix.c:193: pmi/pmix: can not load PMIx library", "step-not-started", "SLURM_MPI_TYPE=pmi2"),
+        ("FATAL:   container creation failed: failed to resolve session directory /var/apptainer/mnt/session: lstat /var/apptainer: no such file or directory", "container-not-started", "exclude=node1"),
+        ("FATAL:   container creation failed: mount /s/data->/data error: destination /data doesn't exist in container", "mount-point-missing", "RUN mkdir -p /data"),
+        ("FATAL:   container creation failed: while setting up the session", "container-not-started", "check mounts, workdir and image"),
+    ],
+)  # fmt: skip
+def test_the_fix_for_a_step_that_did_not_start_is_of_the_reason(said: str, cause: str, fix: str, tmp_path: Path) -> None:
+    after = (
+        "srun: error: MPI: Cannot create context for mpi/pmix\nsrun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types\n"
+        if "PMIx" in said
+        else ""
+    )
+    text = f"{said}\n{after}"
+    run = run_directory(tmp_path / "run", {}, *(["", {"node1": text}] if said.startswith("FATAL") else [text]))
+    event_lines.add(run / "log/7", "batch", "ends", code=1)
+    found = report.why(str(run))
+    assert (found.cause, found.line) == (cause, said) and fix in found.fix, str(found)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("The client socket has timed out after 60000ms while trying to connect to (127.0.1.1, 29500).", "rendezvous-timeout"),
+        ("The client socket has failed to connect to any network address of (node9, 29500). The IPv4 network addresses of (node9, 29500) cannot be retrieved (gai error: -2 - Name or service not known).", "name-unknown"),
+        ("The client socket has timed out after 60000ms while trying to connect to (10.0.0.1, 29500).", "rank-missing"),
+        ("The client socket has timed out after 60000ms while trying to connect to (localhost, 29500).", "rank-missing"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_waits_where_the_others_cannot_find_it_is_not_missing(error: str, cause: str, tmp_path: Path) -> None:
+    ranks = {1: (traceback(f"torch.distributed.DistNetworkError: {error}"), "1 node2 0\n"), 0: ("", "")}
+    run = run_directory(tmp_path / "run", ranks, nprocs=1)
+    event_lines.add(run / "log/7", "node1", "rank_ended", 10**9 + 5, node="node1", rank=0, local_rank=0, code=143, stopped=True)
+    event_lines.add(run / "log/7", "batch", "ends", code=1)
+    assert report.why(str(run)).cause == cause, str(report.why(str(run)))
+
+
 ODD_LINES = {
+    "ranks-by-ssh": ["ssh: ", "ssh: x\n", "ssh: " * 45 + "\n", "Permission denied (publickey" * 9, "Host key verification failed"],
+    "mpi-not-started": ["Component: ", "Component: x\n", "not built with SLURM's PMI support" * 5 + "\n"],
+    "ucx-failed": ["UCX  ERROR ", "UCX  ERROR   connect(x\n", "UCX  WARN  network device " * 9 + "\n", "UCX WARN network device x not available" * 9],
     "extension-not-built": ["FAILED: x\n", "FAILED: x error\n", "x\n", "error "],
     "compiler-missing": ["fatal error: ", "fatal error: x\n", "ld: " * 99 + "\n"],
     "index-out-of-range": [
@@ -1488,6 +1630,24 @@ FALSE_WORDS = {
         1,
         "exception",
     ),
+    "a git repository behind ssh": (
+        "Host key verification failed.\nfatal: Could not read from remote repository.\n" + traceback("KeyError: 'labels'", "batch['labels']"),
+        1,
+        "exception",
+    ),
+    "what PMIx and UCX go on without": (
+        "[node1:4021] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168\n[1.2] [node1:4021:0] parser.c:2036 UCX  WARN  unused environment variable: UCX_HOME\nstep 3\n",
+        3,
+        "exit-code",
+    ),
+    "words of its own on conda": (traceback("ValueError: Run 'conda init' before 'conda activate'", "raise ValueError(text)"), 1, "exception"),
+    "a store of its own": (traceback("ValueError: nothing to connect to (127.0.1.1, 29500)", "connect()"), 1, "exception"),
+    "NumPy of its own": (traceback("RuntimeError: Numpy is not available for this codec", "decode()"), 1, "exception"),
+    "shared memory of its own": (traceback("RuntimeError: could not unlink the shared memory file /ring_7: No such process", "close()"), 1, "exception"),
+    "a memory pool of its own": (traceback("RuntimeError: cuMemCreate() is not implemented", "pool()"), 1, "exception"),
+    "a call that the system lacks": (traceback("OSError: [Errno 38] Function not implemented", "os.pidfd_open(7)"), 1, "exception"),
+    "a library of its own": (traceback("ValueError: The customer library was not found", "load()"), 1, "exception"),
+    "a port of its own server": (traceback("OSError: [Errno 98] Address already in use", "server.bind(port)"), 1, "exception"),
     "its own compiler": (traceback("subprocess.CalledProcessError: Command '['gcc', 'net.c']' returned non-zero exit status 1.", "compile()"), 1, "exception"),
     "its own broken pipe": (traceback("BrokenPipeError: [Errno 32] Broken pipe", "viewer.stdin.write(image)"), 1, "exception"),
 }

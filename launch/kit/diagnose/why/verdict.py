@@ -19,6 +19,7 @@ CAUSE_NAMED = {cause.name: cause for cause in reversed(CAUSES)}
 CAUSE_NOTED = {word: cause for cause in CAUSES for word in cause.noted_as}
 CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
 EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
+NO_ENVIRONMENT = "environment-not-activated"  # after which much is missing
 SEARCHED = 65536  # characters at the end of a log in which words are looked for
 
 
@@ -66,8 +67,11 @@ def weigh(evidence: Evidence) -> Findings:
         place = -1 if is_verdict else places.get(id(finding.log), -2)  # an event is first
         return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
 
-    causes = _deduplicate(sorted(found, key=order), [])
-    return causes, _deduplicate(sorted(hints, key=order), causes)
+    causes, hints = sorted(found, key=order), sorted(hints, key=order)
+    if causes and causes[0].cause.name == "rank-missing":  # it waits where nobody finds it
+        causes = [*(each for each in hints if each.raised and "sought" in each.groups), *causes]
+    causes = _deduplicate(causes, [])
+    return causes, _deduplicate(hints, causes)
 
 
 def _weigh_log(evidence: Evidence, log: Log, found: list[Finding]) -> Findings:
@@ -111,9 +115,10 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
         for finding in words
         if finding.index >= begin and (finding.cause.is_final or code == 134)
     ]
+    final = [finding for finding in final if finding.cause.name == NO_ENVIRONMENT] or final
     rest = [finding for finding in words if finding not in final]
     if final or not code or code >= 126:
-        return final, rest
+        return [_with_reason(finding) for finding in final], rest
     if end.chain:
         groups = {"exception": evidence.describe(end.chain[-1])}
         return [Finding(LOGGED, log, end.chain[-1].index, groups)], rest
@@ -126,9 +131,12 @@ def _as_log_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
     Of NCCL's, a cause that can end a program by itself, such as a missing library, NCCL may do
     without, and so it may without what it warned of long before.
     """
+    if explained.cause.name == "module-missing":
+        said = [word for word in words if word.cause.name == NO_ENVIRONMENT]
+        return replace(said[0], raised=explained.raised) if said else explained
     if explained.cause.name == "rendezvous-timeout" and explained.raised:
         said = [word for word in words if word.cause.name == "name-unknown"]
-        said = [word for word in said if f"({word.groups['name']}," in explained.raised.text]
+        said = [word for word in said if f"({word.groups['sought']}," in explained.raised.text]
         return replace(said[0], raised=explained.raised) if said else explained
     if explained.cause.name not in _OF_NCCL or not explained.raised:
         return explained
