@@ -538,6 +538,50 @@ def test_a_run_whose_terminal_was_closed_is_told_how_to_outlive_that(tmp_path: P
     assert fixes == ["its terminal was closed, or ssh broke: start it again: {again}; in tmux, or with nohup before it", "start it again: {again}"]
 
 
+# For each of these causes, lines that look like its words and say nothing of the end of a program.
+INNOCENT = {
+    "driver-mismatch": ("Error 803 of 900 samples skipped", "the system has a display driver", "lr 0.1, error 803: loss"),
+    "no-imex-channel": ("cuMemCreate(&handle, size) ok", "operation not permitted: chmod", "IMEX channels: 0"),
+    "no-such-gpu": ("invalid device ordinal 8 is skipped", "CUDA_ERROR_INVALID_DEVICE is caught below", "INVALID_DEVICE: none"),
+    "shm-removed": ("could not unlink /tmp/torch_1: No such file or directory", "shared memory file /torch_1 unlinked", "unable to open shared memory, using files"),
+    "no-file-locks": ("flock is not supported here, going on", "fcntl.flock(fd, fcntl.LOCK_EX)", "FileSystem does not appear to support xattr"),
+    "quota": ("quota of samples exceeded", "Disk quota: 80 % used", "triton/runtime/cache.py: 122 kernels"),
+    "port-in-use": ("address of the cache already known", "torch/distributed/elastic/agent: port 29500", "TCPStore listens at 29500"),
+    "rendezvous-timeout": ("connect to (127.0.1.1, 29500) ok", "node1 has the address 127.0.1.1", "rendezvous at (127.0.1.1, 29500)"),
+    "nccl-network-failed": ("NET/OFI RC: -38, ERROR: Function not implemented, trying tcp", "Function not implemented", "single_node_vni is not set"),
+    "environment-not-activated": ("Run 'conda init' once to use conda", "conda activate fit", "# conda environments:"),
+    "program-missing": ("torchrun: starting 2 workers", "python: command line 3 read", "accelerate not found, using torch alone"),
+    "glibc-too-old": ("libstdc++.so.6: version `GLIBCXX_3.4.30' found", "GLIBC_2.34 is here", "looking in /.singularity.d/libs"),
+    "library-missing": ("libcudart.so.12: loaded", "cannot open shared objects of libcudart", "libcudnn.so.9 is not needed"),
+    "library-mismatch": ("torch/lib/libtorch_cuda.so: 88 undefined symbols", "The cuSPARSE library was found", "symbol table, version 2"),
+    "import-failed": ("Numpy is available", "NumPy is not available, lists are used", "numpy 2 is fine"),
+    "ranks-by-ssh": ("Host key verification failed.", "ssh: connect to host git.example.org port 22: Connection refused", "pdsh is not used"),
+    "mpi-not-started": ("Component: munge", "PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168", "pmix_init ok"),
+    "ucx-failed": ("UCX  WARN  network device 'mlx5_9:1' is not available, please use one or more of: 'eth0'(tcp)", "UCX  INFO  ep_cfg[4]: tag(tcp/docker0)", "UCX  ERROR rate: 0"),
+}  # fmt: skip
+INNOCENT_TO_SRUN = {
+    "step-not-started": ("srun: error: node1: task 0: Exited with exit code 1", "srun: Step created for StepId=7.1", "sbatch: Invalid generic resource names are ignored"),
+    "mount-point-missing": ("INFO:    destination /data is already in the mount point list", "WARNING: /data doesn't exist in container", "mounting /data"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INNOCENT)
+def test_lines_that_look_like_a_cause_are_neither_the_cause_nor_a_hint(name: str, tmp_path: Path) -> None:
+    ends = {"exception": traceback("KeyError: 'labels'", "batch['labels']"), "exit-code": ""}
+    for cause, end in ends.items():
+        text = "".join(f"{line}\n" for line in INNOCENT[name]) + end
+        found = report.why(str(run_directory(tmp_path / cause, {0: (text, "1 node1 0\n")})))
+        assert found.cause == cause and f"({name})" not in str(found), str(found)
+
+
+@pytest.mark.parametrize("name", INNOCENT_TO_SRUN)
+def test_lines_of_srun_and_of_nodes_that_look_like_a_cause_are_not_it(name: str, tmp_path: Path) -> None:
+    text = "".join(f"{line}\n" for line in INNOCENT_TO_SRUN[name])
+    run = run_directory(tmp_path / "run", {}, text, {"node1": text})
+    event_lines.add(run / "log/7", "batch", "ends", code=1)
+    assert f"({name})" not in str(report.why(str(run)))
+
+
 def in_package(file: str, source: str, line: str) -> str:
     """A traceback whose last frame is a package's."""
     return f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n  File "/venv/lib/python3.12/site-packages/{file}", line 71, in f\n    {source}\n{line}\n'
