@@ -487,8 +487,8 @@ def test_patterns_known_by_their_text_only(text: str, name: str, tmp_path: Path,
     assert first_cause(said) == name, said
 
 
-# Lines that look like one of a cause, and are of something else.
-INNOCENT = {
+# For each of these causes, exceptions that look like its own, and are of something else.
+INNOCENT_EXCEPTIONS = {
     "gpu-out-of-memory": ["ValueError: the log is larger than the maximum number of tokens", "RuntimeError: CUDA Error: out of range at pool.cpp:7", "ValueError: OOM when allocating tensors for table 3"],
     "nccl-usage": ["RuntimeError: NCCL error reports are off: invalid usage of --quiet", "RuntimeError: RCCL error: invalid usage", "ValueError: NCCL error: invalid usage in cell 3"],
     "cudnn-not-started": ["RuntimeError: DNN library is not found in /models", "ValueError: the DNN library initialisation file is empty", "KeyError: 'DNN library'"],
@@ -524,9 +524,9 @@ INNOCENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", INNOCENT)
-def test_lines_that_look_like_those_of_a_cause_are_not_taken_for_it(name: str, tmp_path: Path) -> None:
-    lines = INNOCENT[name]
+@pytest.mark.parametrize("name", INNOCENT_EXCEPTIONS)
+def test_exceptions_that_look_like_those_of_a_cause_are_not_taken_for_it(name: str, tmp_path: Path) -> None:
+    lines = INNOCENT_EXCEPTIONS[name]
     ends = [("\n".join(lines) + "\n", "3 node1 0\n"), *((f"Traceback (most recent call last):\n{line}\n", "1 node1 0\n") for line in lines)]
     for number, end in enumerate(ends):
         assert f"({name})" not in str(report.why(str(run_directory(tmp_path / f"run{number}", {0: end})))), end[0]

@@ -110,12 +110,9 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
             return ended, [finding for finding in words if finding not in ended]
         return [_as_log_says(log, _explain(log, end), words)], words
     begin = log.last_words()
-    final = [
-        finding
-        for finding in words
-        if finding.index >= begin and (finding.cause.is_final or code == 134)
-    ]
-    final = [finding for finding in final if finding.cause.name == NO_ENVIRONMENT] or final
+    last = [word for word in words if word.index >= begin]
+    final = [word for word in last if word.cause.is_final or code == 134]
+    final = [word for word in final if word.cause.name == NO_ENVIRONMENT] or final
     rest = [finding for finding in words if finding not in final]
     if final or not code or code >= 126:
         return [_with_reason(finding) for finding in final], rest
@@ -131,20 +128,19 @@ def _as_log_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
     Of NCCL's, a cause that can end a program by itself, such as a missing library, NCCL may do
     without, and so it may without what it warned of long before.
     """
-    if explained.cause.name == "module-missing":
+    name, raised = explained.cause.name, explained.raised
+    if name == "module-missing":
         said = [word for word in words if word.cause.name == NO_ENVIRONMENT]
-        return replace(said[0], raised=explained.raised) if said else explained
-    if explained.cause.name == "rendezvous-timeout" and explained.raised:
+    elif name == "rendezvous-timeout" and raised:
         said = [word for word in words if word.cause.name == "name-unknown"]
-        said = [word for word in said if f"({word.groups['sought']}," in explained.raised.text]
-        return replace(said[0], raised=explained.raised) if said else explained
-    if explained.cause.name not in _OF_NCCL or not explained.raised:
-        return explained
-    begin = log.last_words(explained.raised.begin)
-    words = [word for word in words if word.index >= begin and not word.cause.is_final]
-    said = [word for word in words if "NCCL WARN " in word.line]
-    known = next((word for word in said if word.cause.name not in _OF_NCCL), explained)
-    return replace(known, raised=explained.raised)
+        said = [word for word in said if f"({word.groups['sought']}," in raised.text]
+    elif name in _OF_NCCL and raised:
+        begin = log.last_words(raised.begin)
+        said = [word for word in words if word.index >= begin and "NCCL WARN " in word.line]
+        said = [word for word in said if not (word.cause.is_final or word.cause.name in _OF_NCCL)]
+    else:
+        said = []
+    return replace(said[0], raised=raised) if said else explained
 
 
 def _ends_of_processes(log: Log, end: End, words: list[Finding]) -> list[Finding]:
