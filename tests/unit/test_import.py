@@ -836,6 +836,11 @@ def test_bash_splits_what_a_text_of_options_brings() -> None:
     assert job["script"] == f'{head}python t.py --lr 0.1 $RESUME "$RESUME"\n'
 
 
+def test_a_variable_at_the_end_of_a_line_that_goes_on_is_known() -> None:
+    job = keys("A=5\nG=2\nsrun torchrun \\\n --nproc_per_node=$G\\\n t.py --x ${A}\\\n --y $SLURM_JOB_ID\\\n --z\n")
+    assert (job["processes_per_node"], job["script"]) == ("2", "python t.py --x 5 --y $SLURM_JOB_ID --z\n")
+
+
 def test_a_long_line_is_broken_between_its_words(machine: dict[str, str]) -> None:
     text = f"srun python t.py --id $SLURM_JOB_ID --text 'a --b {'c' * 90}' --d\n"
     job = keys(text)

@@ -56,8 +56,12 @@ def parse(text: str, where: str, within: Optional[Span] = None) -> list[Node]:
 
 
 def text(node: Node) -> str:
-    """Return the source of a node, with the here-documents that begin in it."""
-    return _between(node, node["Pos"]["Offset"], _end(node, "Offset"))
+    """Return the source of a node, with the here-documents that begin in it.
+
+    shfmt counts a backslash that ends the line behind `$NAME` among the name's characters.
+    """
+    found = _between(node, node["Pos"]["Offset"], _end(node, "Offset"))
+    return re.sub(r"(\\\n)+\Z", "", found)
 
 
 def operator(node: Node) -> str:
