@@ -23,7 +23,7 @@ from kit.base.errors import KitError, Problems, UsageError
 from kit.config import job_file, sbatch_options
 from kit.config.variables import OWNED
 from kit.importing import getopt, header, importer
-from kit.importing.draft import CARRIED, DECIDE, Draft
+from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT, Draft
 from kit.importing.importer import Imported
 from kit.importing.scope import Scope
 
@@ -416,6 +416,33 @@ def test_every_option_of_sbatch_has_a_place() -> None:
         value = "" if name in header.SYNTAX.flags else "=1"
         found = convert(f"#SBATCH --{name}{value}\nsrun ./a.out\n")
         assert found.kinds[1], name
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    {
+        "--account": DECIDE,
+        "-w  # the node's name": DECIDE,
+        "--gpus=": DECIDE,
+        "--time= # hours": DECIDE,
+        "--partition=": LEFT_OUT,
+        "--gres=": LEFT_OUT,
+        "--mail-user=": LEFT_OUT,
+        "--exclusive": CARRIED,
+        "--of-a-plugin": CARRIED,
+    }.items(),
+)
+def test_an_option_without_its_value_is_a_question_where_sbatch_refuses_it(line: str, kind: str) -> None:
+    found = convert(f"#SBATCH {line}\n./a\n")
+    assert found.kinds[1] == kind
+    assert ("slurm:" in found.job) == (kind == CARRIED)
+
+
+def test_a_line_of_options_of_which_nothing_became_is_a_question() -> None:
+    assert convert("#SBATCH --gpus-per-task=nvidia,\n#SBATCH\n#SBATCH # - none\n./a\n").kinds[1:4] == [CARRIED, "", ""]
+    draft = Draft(["#SBATCH -p gpu"])
+    draft.close([])
+    assert draft.kind_of(1) == DECIDE
 
 
 def test_the_variables_of_an_export_line_are_the_jobs() -> None:

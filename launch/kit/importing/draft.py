@@ -14,6 +14,7 @@ from kit.config import variables
 from kit.importing import hiding
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\W|\Z)")  # at the beginning of a line
+_WITH_OPTION = re.compile(r"#SBATCH\s[^#]*-")
 _NOT_SHOWN = (
     "a secret in a line is not shown: name a variable for it under `secrets`, and have the program"
     " read that"
@@ -179,6 +180,7 @@ class Draft:
         inside = {line for first, last in read for line in range(first, last + 1)}
         for number, line in enumerate(self.lines, 1):
             is_comment = line.lstrip().startswith("#") and number not in inside
+            is_comment = is_comment and not _WITH_OPTION.match(line)
             if line.strip() and not is_comment and not self.kind_of(number):
                 self.decide((number, number), "kit import does not know what to make of this line")
 

@@ -31,6 +31,7 @@ _LEFT_OUT = {
     "ignore-pbs": "kit's script has no #PBS lines",
     "gpu-bind": "each rank sees all GPUs of its node, and takes the one of its local rank",
 }
+_NUMBER = re.compile(r"(nodes|ntasks|cpus|gpus|mem|time)(-|\Z)|array\Z")
 OWN_GPUS = "each rank saw GPUs of its own; now it sees all and takes its LOCAL_RANK's"
 WITHOUT_HANDLER = (
     "a program that does not handle it needs `on_preempt: requeue` (docs/preemption.md)"
@@ -76,12 +77,25 @@ def _read_line(line: str, here: Span, given: GivenOptions, draft: Draft) -> None
         return
     found, rest = getopt.read(words, SYNTAX)
     for option in found:
-        before, _ = given.get(option.name, ("", here))
-        given[option.name] = (getopt.value_after(before, option), here)
-        _carry(option, here, draft)
+        if option.value or not _lacks_value(option, here, draft):
+            before, _ = given.get(option.name, ("", here))
+            given[option.name] = (getopt.value_after(before, option), here)
+            _carry(option, here, draft)
     if rest:
         problem = f"sbatch refuses this line, for '{rest[0]}' is not an option"
         draft.decide(here, problem)
+
+
+def _lacks_value(option: Option, here: Span, draft: Draft) -> bool:
+    """Note an option whose value is missing, or empty: sbatch takes some for the default."""
+    name, value = option
+    is_missing = value is None and name in SYNTAX.known and name not in _FLAGS
+    if is_missing or (value == "" and _NUMBER.match(name)):
+        way = "write one, or take the option out"
+        draft.decide(here, f"sbatch refuses --{name} without a value: {way}")
+    elif value == "":
+        draft.left_out(here, f"--{name} has no value")
+    return is_missing or value == ""
 
 
 def _carry(option: Option, here: Span, draft: Draft) -> None:
@@ -101,8 +115,6 @@ def _carry(option: Option, here: Span, draft: Draft) -> None:
         draft.carried(here, key)
     elif name in sbatch_options.OWNED:
         draft.left_out(here, "kit's scripts set this themselves")
-    elif value == "":
-        draft.left_out(here, f"--{name} has no value")
     elif name == "signal" and str(value).upper().startswith("B:"):
         way = checkpoint_advice(str(value))
         draft.decide(here, f"a signal for the batch script, which is kit's now: {way}")
