@@ -923,6 +923,8 @@ def test_a_default_of_a_function_is_known() -> None:
     ("line", "named"),
     {
         "apptainer exec --nv i.sif ./a ": "the container has the GPUs without it",
+        "apptainer exec i.sif ./a": "the container had your home, and has none with kit: write `mounts: [$HOME]`",
+        "apptainer exec --no-home i.sif ./a": "--no-home of apptainer: kit starts the ranks with options of its own; kit mounts no home either",
         "apptainer exec -e i.sif ./a": "your shell's variables do not reach the container anyway",
         "apptainer exec -B /p:/w --pwd /w i.sif ./a": "the same folder, `workdir: /p`, by its path on the host, which is not /w",
         "./a; cp x y": "after the program in a `script`: `if [[ $RANK == 0 ]]",
@@ -951,6 +953,11 @@ def test_an_option_that_no_key_carries_is_named(line: str, named: str) -> None:
     found = convert(f"{line}\n")
     assert named in "; ".join(entry.reason for entry in found.entries if entry.kind != CARRIED)
     assert not re.search("[\U000f0000-\U000fffff]", found.job)
+
+
+def test_a_container_without_the_home_is_as_before() -> None:
+    for option in ("--no-home", "--contain", "-C", "--home /x"):
+        assert "had your home" not in convert(f"apptainer exec {option} i.sif ./a\n").job
 
 
 def test_what_a_step_asks_for_as_the_header_does_is_no_question() -> None:

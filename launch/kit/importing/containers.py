@@ -23,6 +23,7 @@ class GivenContainer:
     env: list[str] = field(default_factory=list)  # NAME=VALUE
     runtime: str = ""
     open_questions: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # what is good to know
     not_taken: list[str] = field(default_factory=list)  # options for which kit's own way stands
     program: list[str] = field(default_factory=list)
 
@@ -40,9 +41,17 @@ _APPTAINER = Syntax(
 # What kit does without some options.
 STAND_FOR = {
     **dict.fromkeys(("nv", "nvccli", "rocm"), "the container has the GPUs without it"),
+    "no-home": "kit mounts no home either",
     "cleanenv": "your shell's variables do not reach the container anyway (docs/environment.md)",
 }
-_APPTAINER_OF_KIT = set("nv nvccli rocm cleanenv userns quiet silent debug verbose ipc pid".split())
+_APPTAINER_OF_KIT = set(
+    "nv nvccli rocm cleanenv no-home userns quiet silent debug verbose ipc pid".split()
+)
+_WITHOUT_HOME = {"no-home", "contain", "containall", "home"}
+_HOME = (
+    "the container had your home, and has none with kit: write `mounts: [$HOME]` if the program "
+    "reads it (~/.cache, ~/.netrc); packages in ~/.local stay out (docs/images.md)"
+)
 # Variables by which Apptainer is told what a container has: FOO of APPTAINERENV_FOO, and mounts.
 OF_PROGRAM = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_([A-Za-z_]\w*)")
 BINDS = re.compile(r"(?:APPTAINER|SINGULARITY)_BIND(?:PATH)?")
@@ -79,6 +88,8 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
             found.not_taken.append(name)
         else:
             found.open_questions.append(f"apptainer's option --{name}: kit has none like it")
+    if _WITHOUT_HOME.isdisjoint(option.name for option in given):
+        found.remarks.append(_HOME)
     found.keys["image"], *found.program = rest or [""]
     if verb == "run":
         way = "put what it sets into `setup`" if found.program else "name the program itself"

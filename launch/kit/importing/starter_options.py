@@ -28,7 +28,7 @@ SRUN_OF_KIT = set(
     jobid job-name overlap exact exclusive verbose quiet container-name
     container-writable no-container-mount-home container-entrypoint
     no-container-entrypoint no-container-remap-root accel-bind disable-status preserve-env
-    quit-on-interrupt input
+    quit-on-interrupt input gres-flags
     """.split()
 ).difference(sbatch_options.CONTAINERS)
 # Options of srun that sbatch has as well, for the job as a whole.

@@ -83,6 +83,8 @@ class Starters(AtLines):
         self.draft.has_image = True
         for question in found.open_questions:
             self.decide(question)
+        for told in found.remarks:
+            self.draft.remark(self.span, told)
         self._not_taken(found.runtime, found.not_taken)
         for key, text in found.keys.items():
             self._text(key, self.scope.path(text))
