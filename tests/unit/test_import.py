@@ -136,6 +136,20 @@ def test_variables_in_front_of_a_command_become_env(body: str, command: str) -> 
     assert (made["command"], made["env"]) == (command, {"A": "1"})
 
 
+def test_torchrun_is_found_in_a_text_of_which_a_part_is_computed() -> None:
+    head = "#SBATCH -N 2 --gpus-per-node=4\n"
+    launcher = 'export LAUNCHER="python -u -m torch.distributed.run --nproc_per_node 4 --nnodes 2 --rdzv_endpoint $(hostname):1 --role `hostname -s`: "\n'
+    line = 'srun --jobid $SLURM_JOB_ID bash -c "$LAUNCHER --node_rank \\$SLURM_PROCID $CMD"\n'
+    job = keys(f'{head}{launcher}CMD="t.py --x 1"\n{line}')
+    assert (job["launcher"], job["command"], job.get("host_setup")) == ("torchrun", "t.py --x 1", None)
+    quoted = f"if [ -d x ]; then CMD=\"t.py 'a b'\"; else CMD=t.py; fi\n{line}"
+    changed = f'if [ -d x ]; then LAUNCHER="$LAUNCHER --tee 3"; mkdir y; fi\nCMD=t.py\n{line}'
+    for other in (quoted, changed):
+        found = convert(head + launcher + other)
+        assert "torchrun is among other commands" in "; ".join(entry.reason for entry in found.entries if entry.kind == DECIDE)
+        assert 'eval "$LAUNCHER' in yaml.load(found.job, Loader=yaml.BaseLoader)["script"]
+
+
 def test_variables_of_a_program_under_a_condition_become_env() -> None:
     assert "\nenv:\n  A: 1\n" in convert("if [ -d /x ]; then A=1 python t.py; fi\n").job
 
@@ -524,6 +538,25 @@ def test_tasks_are_counted_for_a_node() -> None:
     assert shape("", "srun ./a") == ("1", None)
 
 
+@pytest.mark.parametrize(
+    ("header", "line", "cpus"),
+    [
+        ("-N 1 -n 16 --gres=gpu:2", "python t.py", "16"),
+        ("-N 1 -n 5 --gres=gpu:1", "torchrun --nproc_per_node 1 t.py", "5"),
+        ("-N 1 -n 4 -c 8 --gres=gpu:4", "torchrun --nproc_per_node 4 t.py", "32"),
+        ("-N 1 -n 4 --gres=gpu:4", "torchrun --nproc_per_node 4 t.py", None),  # kit asks for one for each rank
+        ("-N 1 -n 8 --gres=gpu:4 --exclusive", "torchrun --nproc_per_node 4 t.py", None),
+        ("-N 1 -n 8 --gres=gpu:4 --cpus-per-gpu=3", "torchrun --nproc_per_node 4 t.py", None),
+        ("-N 1 -n 8", "srun python t.py", None),
+        ("-N 2 --ntasks-per-node=4 -c 8", "srun --ntasks-per-node=1 torchrun --nproc_per_node 4 t.py", "32"),
+        ("-N 2 --ntasks-per-node=1 -c 8", "srun --ntasks-per-node=4 python t.py", "2"),
+        ("-N 2 --ntasks-per-node=1 -c 8", "srun --ntasks-per-node=4 -c 2 python t.py", "2"),
+    ],
+)
+def test_a_node_has_the_cpus_of_all_tasks_where_the_job_has_one(header: str, line: str, cpus: str | None) -> None:
+    assert keys(f"#SBATCH {header}\n{line}\n").get("slurm", {}).get("cpus-per-task") == cpus
+
+
 def test_nodes_are_counted_where_only_tasks_are_given() -> None:
     def nodes(options: str) -> Any:
         return keys(f"#SBATCH {options}\nsrun ./a --nodes $SLURM_NNODES\n").get("nodes")
@@ -582,6 +615,10 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "timeout 3h python t.py": {"command": "timeout 3h python t.py", "launcher": "spawn"},
         "conda run -n x python t.py": {"command": "conda run -n x python t.py"},
         "lmp -in in.lj": {"command": "lmp -in in.lj"},
+        "[ -f c.sh ] || exit 1\nmytool x": {"command": "mytool x", "host_setup": "[ -f c.sh ]\n"},
+        "srun --gres-flags=allow-task-sharing ./a": {"command": "./a"},
+        "apptainer exec --no-home i.sif ./a": {"image": "i.sif"},
+        "srun python t.py &\nPID=$!\nwait $PID": {"command": "t.py", "launcher": "srun"},
         "srun hostname\nsrun ./a": {"command": "./a", "host_setup": None},
         "srun bash -c 'hostname; nvidia-smi -L'\nsrun ./a": {"command": "./a", "host_setup": None},
         "srun bash -c 'hostname > h'\nsrun ./a": {"command": "./a", "host_setup": "srun bash -c 'hostname > h'\n"},
@@ -624,6 +661,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "ssh -fN -R 8000:localhost:8000 login1\nlmp -in in.lj": {"command": "lmp -in in.lj", "host_setup": "ssh -fN -R 8000:localhost:8000 login1\n"},
         "module unload x || true; mkdir o || echo no; ./a": {"host_setup": "module unload x || true\nmkdir o || echo no\n"},
         "which nvcc && export A=1\n./a": {"host_setup": "if which nvcc; then export A=1; fi\n", "env": None},
+        "export $(grep -v '#' .env | xargs)\n./a": {"host_setup": "export $(grep -v '#' .env | xargs)\n"},
         "f() { cp a b; }\nexport -f f\n./a": {"host_setup": "f() { cp a b; }\nexport -f f\n"},
     }.items(),
 )
@@ -701,6 +739,10 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "./a; sbatch next.sh": "starts a job again",
         "#SBATCH --nodes=2\ntorchrun --nnodes=4 t.py": "expects 4 nodes",
         "torchrun --nproc_per_node=$P t.py": "write the ranks",
+        "torchrun --nproc_per_node=gpu t.py": "write the ranks",
+        "#SBATCH --gpus-per-node=8\ntorchrun --nproc_per_node=$1 t.py": "write the ranks",
+        "L='torchrun t.py'; if [ -d x ]; then L='srun torchrun t.py'; fi; A=(--a); $L \"${A[@]}\" 2>&1 | tee log": "only the running job knows what $L starts",
+        '. ./a.sh\nprepare || exit 1\neval "$RUN"': "only the running job knows what $RUN starts",
         "cd $PROJECTS; ./a": "kit import does not know this folder",
         "srun apptainer exec i.sif bash -c 'cd /opt/x; ./a'": "`workdir: DIR`; or, if only the image has it, begin a `script` with `cd /opt/x`",
         "srun --container-image=i.sqsh --container-workdir=/opt/x ./a": "write `workdir`; or, if only the image has it, begin a `script` with `cd /opt/x`",
@@ -939,6 +981,7 @@ def test_a_default_of_a_function_is_known() -> None:
         "srun -c $N ./a": "--cpus-per-task=$N",
         "srun --gres=nvme:1 ./a": "--gres=nvme:1",
         "#SBATCH -c 8\nsrun -c 4 ./a": "--cpus-per-task=4",
+        "#SBATCH -c 7\nsrun -n 2 ./a": "7 CPUs are not the same number for each of 2 ranks",
         "torchrun --log-dir=x --redirects 3 --rdzv-conf timeout=9 t.py": "--log-dir, --redirects, --rdzv-conf of torchrun",
         "apptainer exec --nv --cleanenv i.sif ./a": "--nv, --cleanenv of apptainer",
         "srun --container-image=/i.sqsh --container-writable ./a": "--container-writable of srun",
@@ -1240,6 +1283,8 @@ def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -
         "a value of before": "M=$(echo one)\nC=conf/$M.yaml\nD=$C.d\nM=$(echo two)\nsrun python t.py $C $D $M\n",
         "a default": "n=$(echo 3); n=${NUM:-$n}\nsrun python t.py --n $n\n",
         "the first branch of two": 'if [ $SLURM_NNODES -gt 4 ]; then : "${TP:=4}"; else : "${TP:=8}"; fi\nsrun python t.py --tp $TP\n',
+        "quotes for the shell of a task": 'if [ -d data ]; then A="--name \'a b\'"; else A=; fi\nsrun bash -c "python t.py $A --c"\n',
+        "expansions for the shell of a task": 'if [ -d data ]; then A="--id \\$SLURM_JOB_ID"; fi\nsrun bash -c "python t.py $A"\n',
         "a command of several kinds": 'if [ $SLURM_NNODES = 1 ]; then C=false; else C="X=1 python t.py \'a b\'"; fi\nsrun bash -c "$C --c"\n',
     }.items(),
     ids=lambda item: item[0],
@@ -1281,6 +1326,8 @@ def test_lines_with_another_program_give_the_job_their_variables() -> None:
 
 def test_values_that_an_option_of_the_shell_may_change_are_named() -> None:
     assert "if this line does not set $LR, write `inherit: [LR]`\n#   2: . ./env.sh" in convert(". ./env.sh\nsrun ./a $LR\n").job
+    assert "if this line does not set $HF_TOKEN, write `secrets: [HF_TOKEN]`" in convert(". ./env.sh\nsrun ./a $HF_TOKEN\n").job
+    assert "if this line does not set $LR, write `inherit: [LR]`\n#   2: export $(cat .env)" in convert("export $(cat .env)\nsrun ./a $LR\n").job
     mine = convert(". ./env.sh\nsrun ./a $SCRATCH\n", {**KNOWN, "SCRATCH": "/scratch/me"}).job
     assert yaml.load(mine, Loader=yaml.BaseLoader)["inherit"] == ["SCRATCH"]
     assert "$SCRATCH is that of your shell: if it is set here, write `export SCRATCH` behind it" in mine
@@ -1356,6 +1403,78 @@ def test_the_number_of_ranks_that_a_starter_on_each_node_is_told_is_the_scripts(
     job = yaml.load(importer.convert(text, "old.sbatch", machine).job, Loader=yaml.BaseLoader)
     assert job["launcher"] == "spawn"
     assert run_bash(own_lines(job), {**machine, "WORLD_SIZE": "2", "RANK": "9"})[0] == run_bash(text, machine)[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "launcher", "variables"),
+    {
+        "one process, which starts a rank for each GPU": ("export WORLD_SIZE=4\npython main.py $WORLD_SIZE\n", "spawn", {"WORLD_SIZE": "4"}),
+        "its rank, too": (
+            "export RANK=0 LOCAL_RANK=0 WORLD_SIZE=$SLURM_NTASKS\npython main.py\n",
+            "spawn",
+            {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"},
+        ),
+        "a process on each node": ("export WORLD_SIZE=$((SLURM_NNODES * 4))\nsrun -n 2 python main.py $WORLD_SIZE\n", "spawn", {"WORLD_SIZE": "8"}),
+        "a number of nodes": ("WORLD_SIZE=$SLURM_NNODES\nsrun -n 2 torchrun --nproc_per_node=4 --nnodes=2 main.py $WORLD_SIZE\n", "torchrun", {}),
+        "ranks that are not for all GPUs": ("NPROC_PER_NODE=2\naccelerate launch --num_processes $NPROC_PER_NODE\n", "spawn", {}),
+        "what srun's tasks do not find": ("NPROC_PER_NODE=4\nsrun python main.py $NPROC_PER_NODE\n", "srun", {}),
+    }.values(),
+)
+def test_a_program_has_the_scripts_number_of_ranks_where_kits_is_another(lines: str, launcher: str, variables: dict[str, str], machine: dict[str, str]) -> None:
+    nodes = "2" if "srun" in lines else "1"
+    text = f"#!/bin/bash\n#SBATCH --nodes={nodes} --ntasks=2 --gpus-per-node=4\n{lines}"
+    slurm = {**machine, "SLURM_NNODES": nodes, "SLURM_NTASKS": "2"}
+    found = importer.convert(text, "old.sbatch", slurm)
+    job = yaml.load(found.job, Loader=yaml.BaseLoader)
+    assert [entry.reason for entry in found.entries if entry.kind == DECIDE] == []
+    of_kit = {"spawn": {"NPROC_PER_NODE": "4", "SLURM_NTASKS": nodes}, "torchrun": {"WORLD_SIZE": "8", "RANK": "9"}, "srun": {"WORLD_SIZE": "2"}}
+    words, then = run_bash(own_lines(job), {**slurm, **of_kit[launcher]})
+    expected, before = run_bash(text, slurm)
+    assert (job["launcher"], words[-2:]) == (launcher, expected[-2:])
+    assert {name: then.get(name) for name in variables} == variables == {name: before.get(name) for name in variables}
+
+
+@pytest.mark.parametrize(
+    ("header", "lines", "named"),
+    {
+        "tasks, which torchrun is not": (
+            "--ntasks-per-node=4 --gpus-per-node=4 -c 8",
+            "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\ntorchrun --nproc_per_node=4 t.py $SLURM_NTASKS $((256/SLURM_NTASKS)) \"${SLURM_NPROCS:-1}\" '$SLURM_NTASKS'\n",
+            {"SLURM_CPUS_PER_TASK", "SLURM_NTASKS", "SLURM_NPROCS"},
+        ),
+        "a condition": ("-N 1 --ntasks=4 --gpus-per-node=4", "if [[ SLURM_NTASKS -gt 1 ]]; then A=x; else A=y; fi\npython t.py $A\n", {"SLURM_NTASKS"}),
+        "all GPUs": ("-N 2 --gpus=8", "export G=$((SLURM_GPUS / SLURM_NNODES))\nsrun -n 2 torchrun --nproc_per_node $G t.py $G x$SLURM_GPUS\n", {"SLURM_GPUS"}),
+        "a type of GPU": ("--gpus-per-node=a100:4", "srun -n 1 torchrun --nproc_per_node 4 t.py $SLURM_GPUS_PER_NODE\n", {"SLURM_GPUS_PER_NODE"}),
+        "ranks that Slurm starts": (
+            "-N 1 --ntasks=4 --gpus-per-node=4 -c 8",
+            "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nsrun python t.py $SLURM_NTASKS\n",
+            set(),
+        ),
+        "a shell of each task": ("-N 1 --ntasks=4 --gpus-per-node=4", "srun -n 1 bash -c 'python t.py $SLURM_NTASKS'\n", set()),
+    }.values(),
+)
+def test_numbers_that_slurm_told_the_script_stay_what_they_were(header: str, lines: str, named: set[str], machine: dict[str, str]) -> None:
+    text = f"#!/bin/bash\n#SBATCH {header}\n{lines}"
+    nodes = "2" if "-N 2" in header else "1"
+    told = {"SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_NNODES": nodes, "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS": "8", "SLURM_GPUS_PER_NODE": "4"}
+    found = importer.convert(text, "old.sbatch", {**machine, **told})
+    assert {word.strip("$") for entry in found.entries for word in entry.reason.split() if "another number" in entry.reason and "$" in word} == named
+    assert not any(entry.kind == DECIDE for entry in found.entries)
+    job = yaml.load(found.job, Loader=yaml.BaseLoader)
+    of_job = {**machine, **told, **({"SLURM_NTASKS": nodes, "SLURM_NPROCS": nodes, "SLURM_CPUS_PER_TASK": "32"} if named else {})}
+    for name in named & {"SLURM_GPUS", "SLURM_GPUS_PER_NODE"}:
+        del of_job[name]
+    words, variables = run_bash(own_lines(job), of_job)
+    expected, before = run_bash(text, {**machine, **told})
+    assert words == expected[-len(words) :]
+    assert [variables.get(name) for name in ("OMP_NUM_THREADS", "G")] == [before.get(name) for name in ("OMP_NUM_THREADS", "G")]
+
+
+def test_another_number_of_ranks_than_srun_starts_is_a_question() -> None:
+    body = "#SBATCH -N 2 --ntasks-per-node=2 --gpus-per-node=4\nexport WORLD_SIZE={}\nsrun python t.py\n"
+    assert "$WORLD_SIZE was 16, and kit sets it to 4, its own ranks: see how many ranks the program expects" in questions(body.format(16))
+    assert questions(body.format("$SLURM_NTASKS")) == questions(body.format("$((SLURM_NNODES * 2))")) == []
+    assert questions("export WORLD_SIZE=$SLURM_NTASKS\nsrun torchrun --nproc_per_node=4 t.py\n") == []  # torchrun has always set its own
 
 
 def test_a_mark_of_windows_before_a_script_is_no_command(tmp_path: Path) -> None:

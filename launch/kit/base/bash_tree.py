@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
 from kit.base import assets
@@ -19,6 +19,7 @@ _ARITHMETIC = ("ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop")
 _CHANGED = re.compile(  # in arithmetic: shfmt names its operators differently in each version
     r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
+_VALUE = re.compile(r"\$\w+|\$\{\w+(:?[-=?][^$`{}]*)?\}")  # the variable's own, if it has one
 _NO_NODES = ("Pos", "End", "Comments", "Source", "Lines")  # facts of a node; all else is below it
 # A redirection into a file, not into a device or another stream.
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
@@ -140,6 +141,24 @@ def names_used(node: Any) -> set[str]:
             words = (part.get("Value", "") for part in descend(item) if part.get("Type") == "Lit")
             found |= set(filter(str.isidentifier, words))
     return found | {"@" for call in calls(node) if literals(call)[0] == "getopts"}
+
+
+def with_values(source: str, values: Mapping[str, str]) -> tuple[str, set[str]]:
+    """Return lines with these values for their variables, and the variables that have got one."""
+    places: dict[tuple[int, int], str] = {}
+    for item in descend(parse(source, "")):
+        if item.get("Type") == "ParamExp" and _VALUE.fullmatch(text(item)):
+            begin = int(item["Pos"]["Offset"])
+            places[begin, begin + len(text(item).encode())] = str(item["Param"]["Value"])
+        elif item.get("Type") in _ARITHMETIC or _compares_numbers(item):
+            for part in descend(item, without=("ParamExp",)):
+                if part.get("Type") == "Lit":
+                    places[part["Pos"]["Offset"], part["End"]["Offset"]] = part["Value"]
+    found = source.encode()
+    chosen = {place: name for place, name in places.items() if name in values}
+    for (begin, end), name in sorted(chosen.items(), reverse=True):
+        found = found[:begin] + values[name].encode() + found[end:]
+    return found.decode("utf-8", "replace"), {*chosen.values()}
 
 
 def _compares_numbers(node: Node) -> bool:

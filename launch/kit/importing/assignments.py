@@ -63,6 +63,8 @@ class Assignments:
             known = hint if hint and not HOLE.search(hint) else None
             if value is not None and not self.scope.is_itself(name, value):
                 self.scope.of_script[name] = value
+            if exported:
+                self.scope.exported.add(name)
             self.scope.leave_open(name, hint=known)
             self.placing.add(item._replace(kind=DEFINE))
             self.draft.left_to_kit(span, name)
@@ -104,6 +106,7 @@ class Assignments:
             self.scope.leave_open(name)
         elif self._is_computed(text):
             self._leave_open(name, value)
+            self.scope.texts[name] = text
         is_one = isinstance(value, str) or len(value) == 1
         is_alone = is_one and len(self.scope.holes_of(text)) == 1 and not re.search(r"\s", text)
         if self._lists_nodes(item) and is_alone:

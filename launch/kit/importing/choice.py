@@ -9,7 +9,8 @@ from typing import Optional
 
 from kit.base import bash_tree
 from kit.base.bash_tree import Node, Span
-from kit.importing import commands, program_variables
+from kit.importing import commands, program_variables, slurm_numbers
+from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
 from kit.importing.reading import BACKGROUND, RETRIES
@@ -27,7 +28,7 @@ _GUESSED = "this is taken for the program, which starts the ranks: see whether a
 def finish(reader: Reader) -> None:
     """Choose the program, and place what depends on that choice."""
     if not reader.candidates and reader.unknown:
-        reader.candidates = reader.unknown[:1]
+        reader.candidates = [_likeliest(reader.unknown)]
         reader.placing.remove(reader.candidates[0].item.source)
         if reader.unknown[1:]:
             reader.draft.decide(reader.candidates[0].item.span, _GUESSED)
@@ -52,16 +53,8 @@ def finish(reader: Reader) -> None:
             if _ran_at_once(reader, *sorted((each, chosen), key=lambda one: one.item.position)):
                 way = ", which ran at the same time: docs/launchers.md#several-programs-in-one-job"
             reader.draft.decide(each.item.span, f"another program than the job's{way}")
-    inner = functools.partial(_inner, reader, start.span)
-    launch = Launch(reader.draft, reader.scope, inner, start.span)
-    sources = "\n".join(item.source for item in reader.placing.items)
-    launch.of_options.update(_OF_OPTIONS.findall(sources))
-    files = re.findall(r">\s*[\"']?([\w./-]+)", sources)
-    launch.written = {os.path.normpath(file) for file in files}
-    for item in reader.placing.items:
-        for name in item.sets:
-            launch.set_by[name] = f"{launch.set_by.get(name, '')}{item.source}\n"
-    for remark in chosen.remarks:
+    launch = _launch(reader, start)
+    for remark in _remarks(reader, chosen):
         launch.decide(remark)
     reader.scope.sweep = chosen.sweep
     launch.read(chosen.words)
@@ -72,13 +65,42 @@ def finish(reader: Reader) -> None:
     _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, start.position)
     reader.draft.setup += launch.exports
+    in_task = () if launch.has_shell else ("setup", "script")
+    slurm_numbers.write(reader.draft, reader.scope.facts, "host_setup", *in_task)
     reader.variables.drop_unread_secrets(start.source)
     _tell_of_failures(reader, start.position)
+
+
+def _likeliest(unknown: list[Candidate]) -> Candidate:
+    """Return the command that may be the program, where no name of one is known."""
+    texts = (each for each in unknown if each.words[0] == "eval" or HOLE.match(each.words[0]))
+    return max(texts, key=lambda each: each.item.position, default=unknown[0])
 
 
 def _ran_at_once(reader: Reader, first: Candidate, last: Candidate) -> bool:
     between = reader.draft.lines[first.item.span[1] : last.item.span[0] - 1]
     return BACKGROUND in first.remarks and not any(map(_WAIT.match, between))
+
+
+def _launch(reader: Reader, start: Item) -> Launch:
+    """Return what reads the program's command, with what it has to know of the lines before."""
+    inner = functools.partial(_inner, reader, start.span)
+    launch = Launch(reader.draft, reader.scope, inner, start.span)
+    sources = "\n".join(item.source for item in reader.placing.items)
+    launch.of_options.update(_OF_OPTIONS.findall(sources))
+    files = re.findall(r">\s*[\"']?([\w./-]+)", sources)
+    launch.written = {os.path.normpath(file) for file in files}
+    for item in reader.placing.items:
+        for name in item.sets:
+            launch.set_by[name] = f"{launch.set_by.get(name, '')}{item.source}\n"
+    return launch
+
+
+def _remarks(reader: Reader, chosen: Candidate) -> list[str]:
+    """Return what is to be decided; not that the script waits for its one program, as kit does."""
+    behind = reader.draft.lines[chosen.item.span[1] :]
+    is_waited_for = len(reader.candidates) == 1 and any(map(_WAIT.match, behind))
+    return [each for each in chosen.remarks if each != BACKGROUND or not is_waited_for]
 
 
 def _tell_of_failures(reader: Reader, position: int) -> None:

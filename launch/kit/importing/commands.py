@@ -125,6 +125,11 @@ def login(words: list[str]) -> str:
     return _LOGINS.get(os.path.basename(words[0]), "") if "login" in words[1:3] else ""
 
 
+def is_login(statement: bash_tree.Node) -> bool:
+    call = statement.get("Cmd") or {}
+    return bool(call.get("Args") and login(bash_tree.literals(call)))
+
+
 def program(words: list[str]) -> str:
     """Return the word that names a command's program; `env NAME=VALUE` may stand before it."""
     rest = [word for word in words[1:] if word[:1] not in ("", "-") and not ASSIGNMENT.match(word)]

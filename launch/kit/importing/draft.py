@@ -31,7 +31,16 @@ class LedgerEntry(NamedTuple):
 
 
 def to_inherit(name: str) -> str:
-    return f"write `inherit: [{name}]` where your shell sets it"
+    return f"write `{key_of(name)}: [{name}]` where your shell sets it"
+
+
+def key_of(name: str) -> str:
+    """Return the key by which a job takes a variable from the shell that submits it."""
+    return "secrets" if redact.is_secret(name) else "inherit"
+
+
+def _set_by_kit(name: str) -> str:
+    return f"kit sets {name} itself, in every rank"
 
 
 @dataclass
@@ -41,7 +50,8 @@ class Draft:
     env: dict[str, str] = field(default_factory=dict)
     has_image: bool = False  # also where its file is still to be made
     is_in_container: bool = False  # the whole script, and not the program alone
-    tasks: int = 1  # on each node
+    tasks: int = 1  # on each node, as srun starts them
+    header_tasks: int = 1  # for which the header has CPUs
     container_lines: list[Span] = field(default_factory=list)  # of #SBATCH
     slurm: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +86,16 @@ class Draft:
         self.note(REMARK, span, reason)
 
     def left_to_kit(self, span: Span, name: str) -> None:
-        self.left_out(span, f"kit sets {name} itself, in every rank")
+        self.left_out(span, _set_by_kit(name))
+
+    def keep_own(self, name: str) -> None:
+        """Note that the job's `script` has the script's value of a variable that kit may set."""
+        self.entries = [
+            each._replace(kind=CARRIED, reason="script")
+            if each.reason == _set_by_kit(name)
+            else each
+            for each in self.entries
+        ]
 
     def from_outside(self, span: Span, name: str) -> None:
         """Tell that a variable's default is written where it is used."""

@@ -47,7 +47,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     draft = Draft(text.split("\n"))
     given = header.read(draft)
     known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
-    scope = Scope({**known, **draft.env}, _facts(draft), environment)
+    scope = Scope({**known, **draft.env}, _facts(draft, given), environment)
     _read_container(given, draft, scope)
     spans = []
     if options := _SHELLS_OPTIONS.match(text):
@@ -73,7 +73,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     return Imported(job, entries, kinds)
 
 
-def _facts(draft: Draft) -> dict[str, str]:
+def _facts(draft: Draft, given: GivenOptions) -> dict[str, str]:
     """Return what Slurm would set in a job with this header."""
     nodes = draft.nodes
     found = {
@@ -84,6 +84,9 @@ def _facts(draft: Draft) -> dict[str, str]:
     }
     if gpus := draft.keys.get("gpus_per_node"):
         found |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), gpus)
+    total, _ = given.get("gpus", ("", None))
+    if total.isdecimal():
+        found["SLURM_GPUS"] = total
     if cpus := draft.slurm.get("cpus-per-task"):
         found["SLURM_CPUS_PER_TASK"] = cpus
     return found

@@ -10,13 +10,13 @@ from kit.base.bash_tree import Span
 from kit.base.errors import KitError
 from kit.config import rank_starters
 from kit.config.rank_starters import MPI, TORCHRUN
-from kit.config.variables import OF_RANK
 from kit.importing import commands, containers, header, starter_options
 from kit.importing.commands import ASSIGNMENT, BASH_AND_SH, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.holes import HOLE
+from kit.importing.own_numbers import OwnNumbers
 from kit.importing.scope import COMPUTED, DIFFERS, Scope
-from kit.importing.starters import ONE_NODE, Starters
+from kit.importing.starters import ONE_NODE
 
 _OF_PYTHON = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi"}
 _USE_ENV = {"--use-env", "--use_env"}
@@ -25,16 +25,18 @@ _STARTER = re.compile(
     r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed|torch\.distributed|ft_launcher"
     r"|dlrover-run)\b"
 )
+_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
 _ALL = {"$@", "${@}"}  # arguments of the batch script, as they are
 # Reads the text of `bash -c`; returns the words of the program in it, and None where there is more
 # than that.
 Inner = Callable[[str], Optional[list[str]]]
 
 
-class Launch(Starters):
+class Launch(OwnNumbers):
     def __init__(self, draft: Draft, scope: Scope, inner: Inner, span: Span) -> None:
         super().__init__(draft, scope, span)
         self.inner = inner
+        self.has_shell = False  # of each task: `bash -c`
         self.is_in_task = False  # behind `bash -c`, which each task runs
         self.set_by: dict[str, str] = {}  # the lines that set a variable
         self.lines: list[str] = []  # of bash, in the place of a command
@@ -101,7 +103,8 @@ class Launch(Starters):
             self.decide("no --hostfile is needed: `command: PROGRAM` with `launcher: torchrun`")
         self.launcher = "spawn"
         words = starter_options.with_port(words, self.scope.hole("${MASTER_PORT}", ["MASTER_PORT"]))
-        self._script([HOLE.sub(self._of_node, word) for word in words])
+        own = self.own_numbers()
+        self._script([self.with_own(word, own) for word in words])
         self._write()
         return []
 
@@ -117,22 +120,19 @@ class Launch(Starters):
             self.left_out(f"{shown} of ray: {rank_starters.STARTERS[start].to_keep}")
         return words[end + 1 :]
 
-    def _of_node(self, found: re.Match[str]) -> str:
-        """Return the script's own value of what kit sets for ranks, which a node has not."""
-        (hole,) = self.scope.holes_of(found.group())
-        (name,) = hole.names if len(hole.names) == 1 else ("",)
-        value = self.scope.of_script.get(name)
-        is_of_rank = name in OF_RANK and self.scope.is_itself(name, found.group())
-        return value if is_of_rank and isinstance(value, str) else found.group()
-
     def _shell(self, text: str) -> Optional[list[str]]:
         """Read the text of `bash -c`; what is more than a program stays bash."""
+        self.has_shell = True
+        if (found := self._torchrun_in(text)) is not None:
+            return found
         hole = self.scope.only_hole(text.split(" ")[0])
-        if hole and hole.hint is None:  # its value is a command, with quotes and variables
+        names = [name for name in self.scope.names(text) if self._has_quotes(name)]
+        if names or (hole and hole.hint is None):  # its value is a command, or has quotes
             self.note_names(text)
             self.lines = [f"eval {self.scope.bash(text)}"]
-            lines = "".join(self.set_by.get(name, "") for name in hole.names)
-            self._ask_about_ranks(lines)
+            names += sorted(hole.names) if hole else []
+            lines = "".join(self.set_by.get(name, "") for name in names)
+            self._ask_about_ranks(text + lines)
             self._write()
             return []
         try:
@@ -150,6 +150,28 @@ class Launch(Starters):
         self._write()
         return []
 
+    def _torchrun_in(self, text: str) -> Optional[list[str]]:
+        """Return the words of `bash -c "$LAUNCHER ..."` where that begins with torchrun's.
+
+        Parts of the variable's text may be computed; of torchrun's options, kit needs none of them.
+        """
+        first, space, rest = text.partition(" ")
+        hole = self.scope.only_hole(first)
+        (name,) = hole.names if hole and len(hole.names) == 1 else ("",)
+        known = self.scope.texts.get(name, "")
+        is_torchrun = rank_starters.beginning(known.split() or [""])[0] in TORCHRUN
+        if not is_torchrun or any(map(self._has_quotes, self.scope.names(rest))):
+            return None
+        found = self.inner(self.scope.inner(known + space + rest))
+        if found is not None:
+            self.scope.values[name] = known
+        return found
+
+    def _has_quotes(self, name: str) -> bool:
+        """Return whether lines give a variable quotes or expansions, which `bash -c` reads."""
+        double, single = r'"[^"]*(\'|\\[^\n])', r"'[^']*[\"$`\\]"
+        return bool(re.search(rf"\b{name}\+?=({double}|{single})", self.set_by.get(name, "")))
+
     def _ask_about_ranks(self, text: str) -> None:
         if "torchrun" in text or "torch.distributed" in text:
             self.decide("torchrun is among other commands: see which ranks kit should start")
@@ -158,7 +180,9 @@ class Launch(Starters):
 
     def _finish(self, words: list[str]) -> None:
         """Write the program, as a command or as a script."""
-        words = [self._relative(word) for word in words]
+        own = self.own_numbers()
+        words = [self._relative(self.with_own(word, own)) for word in words]
+        exported = self.exported(own)
         swept = [self.scope.swept(word) for word in words]
         words = words if HOLE.search("".join(swept)) else swept
         is_open = any(HOLE.search(word) for word in words[:-1])
@@ -169,8 +193,9 @@ class Launch(Starters):
         self._ask_what_starts(words)
         if not words:
             self.decide("write the program: `command: train.py`")
-        elif any(HOLE.search(word) for word in words) or self._is_written(words):
+        elif exported or any(HOLE.search(word) for word in words) or self._is_written(words):
             self._script(words)
+            self.lines = [*(self.export_own(name, own) for name in exported), *self.lines]
         else:
             is_script = len(words) > 1 and words[1].endswith(".py")
             # Without a path, kit finds the Python as the script did.
@@ -228,20 +253,28 @@ class Launch(Starters):
             if self.draft.nodes > 1:
                 self.decide(ONE_NODE)
         keys["launcher"] = self.launcher
-        count = self.per_node
-        if count is None and self.launcher in ("srun", "mpi"):
-            count = self.draft.tasks
+        count = self.ranks_per_node()
         if count is not None:
             keys["processes_per_node"] = str(count)
-        cpus = self.draft.slurm.get("cpus-per-task", "")
-        is_for_node = self.launcher in ("torchrun", "spawn")
-        if is_for_node and cpus.isdecimal() and self.draft.tasks > 1:
-            self.draft.slurm["cpus-per-task"] = str(int(cpus) * self.draft.tasks)
+        self._keep_cpus(count or int(keys.get("gpus_per_node") or 1))
         signal = self.draft.slurm.get("signal")
         if signal and self.launcher == "torchrun":
             del self.draft.slurm["signal"]
             way = header.checkpoint_advice(signal)
             self.decide(f"torchrun dies of the signal {signal}: {way}")
+
+    def _keep_cpus(self, ranks: int) -> None:
+        """Ask for the CPUs that the script has on a node, where the job has other tasks there."""
+        slurm, tasks = self.draft.slurm, self.draft.header_tasks
+        cpus, is_one = slurm.get("cpus-per-task", ""), self.launcher not in ("srun", "mpi")
+        total = int(cpus) * tasks if cpus.isdecimal() else 0
+        of_job = 1 if is_one else ranks
+        if total and total % of_job == 0:
+            slurm["cpus-per-task"] = str(total // of_job)
+        elif total:
+            self.decide(f"{total} CPUs are not the same number for each of {ranks} ranks")
+        elif is_one and tasks > ranks and slurm.keys().isdisjoint(_CPUS):
+            slurm["cpus-per-task"] = str(tasks)
 
 
 def _text_of(words: list[str]) -> Optional[str]:

@@ -47,7 +47,7 @@ def read(reader: Reading, node: Node, words: list[str]) -> None:
     else:
         _place(reader, item, name)
         is_tunnel = name == "ssh" and any(re.fullmatch("-[A-Za-z]*N[A-Za-z]*", w) for w in words)
-        if name not in commands.KNOWN and not is_tunnel:
+        if name not in commands.KNOWN | {"[", "test"} and not is_tunnel:
             reader.candidate(0, words, node)
 
 

@@ -11,7 +11,7 @@ from kit.base.bash_tree import Span
 from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import items
-from kit.importing.draft import REMARK, Draft, to_inherit
+from kit.importing.draft import REMARK, Draft, key_of, to_inherit
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
 from kit.importing.scope import DIFFERS
 
@@ -25,7 +25,7 @@ _EXPORTS = re.compile(r"\bexport\b[^\n;]*")
 _IN_SETUP = "move the line to `setup`, or have the program read it"
 # Sets variables that kit import cannot see; environments and modules have none of the script's.
 _SOURCE = re.compile(
-    r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*(source|\.|eval)\s"
+    r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*((source|\.|eval)\s|export\s+\"?[$`])"
     r"(?!.*(activate\b|profile|bashrc|conda|module))"
 )
 _SPAN = attrgetter("span")
@@ -253,7 +253,7 @@ class Placing:
             self.draft.remark(sources[-1].span, f"${name} is that of your shell: {own}")
             self.inherit(name)
         elif sources:
-            way = f"if this line does not set ${name}, write `inherit: [{name}]`"
+            way = f"if this line does not set ${name}, write `{key_of(name)}: [{name}]`"
             self.draft.remark(sources[-1].span, way)
             item = sources[-1]._replace(sets=sources[-1].sets | {name})
             self.items = [item if each is sources[-1] else each for each in self.items]

@@ -9,10 +9,12 @@ from kit.base.bash_tree import Node, Span
 from kit.importing import commands
 from kit.importing.assignments import Assignments
 from kit.importing.draft import AtLines, Draft
+from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, Candidate, Item
 from kit.importing.placing import Placing
 from kit.importing.scope import Scope
 
+LOGGING = {"tee", "cat", "ts"}
 LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 BACKGROUND = "it ran in the background: kit starts one program, and waits for it"
 RETRIES = "a loop that starts the same program again: `max_restarts` does so where it has failed"
@@ -90,3 +92,10 @@ class Reading(AtLines):
                 if called and called is not node and self.launches(called):
                     return True
         return False
+
+    def may_launch(self, node: Node, readers: set[str]) -> bool:
+        """Return whether a command may start ranks whose output others read; $LAUNCH | tee log."""
+        call = node["Cmd"] if bash_tree.kind(node) == "CallExpr" else {}
+        with self.scope.lookahead():
+            words = self.words(call) if call.get("Args") and readers <= LOGGING else []
+        return self.launches(node) or bool(words and HOLE.fullmatch(words[0]))

@@ -41,6 +41,8 @@ class Scope(Holes):
         self.shell = shell  # the variables of the shell in which kit import runs
         self.facts = facts  # of the header: SLURM_NNODES and its kin
         self.of_script: dict[str, Value] = {}  # what the script gave variables that kit sets
+        self.texts: dict[str, str] = {}  # of variables that are open for a part of their text alone
+        self.exported: set[str] = set()  # those among them that its programs found
         self.node_arrays: set[str] = set()  # arrays whose first element is the first node
         self.reads: set[str] = set()  # variables whose values were asked for
         self.sweep: dict[str, list[str]] = {}  # the loops around a statement, and their values
@@ -52,6 +54,8 @@ class Scope(Holes):
 
     def change(self, name: str) -> None:
         """Leave those variables open in whose values the former value of this one is."""
+        kept = self.texts.items()
+        self.texts = {key: text for key, text in kept if name not in {key, *self.names(text)}}
         for other, value in self.values.items():
             if other.isidentifier() and other != name and name in self.names(value):
                 self.leave_open(other)

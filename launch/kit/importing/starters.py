@@ -202,7 +202,9 @@ class Starters(AtLines):
         elif not value.isdecimal():
             self.decide(f"{of_step}: {_OF_JOB}")
         elif (has := self.draft.slurm.setdefault(name, value)) != value:
-            self.decide(f"{of_step}: the whole job has {has}")
+            of_node = self.draft.header_tasks * int(has) if has.isdecimal() else 0
+            if of_node != self.draft.tasks * int(value):
+                self.decide(f"{of_step}: the whole job has {has}")
 
     def _gpus(self, name: str, value: str, of_step: str) -> None:
         gres, has = self.draft.slurm.get("gres", ""), self.draft.keys.get("gpus_per_node")
@@ -233,7 +235,7 @@ class Starters(AtLines):
         processes = self.scope.hinted(given.get("nproc-per-node", ""))
         if processes.isdecimal():
             self.per_node = int(processes)
-        elif HOLE.search(processes) and "gpus_per_node" not in self.draft.keys:
+        elif processes and self._differs_from_gpus(processes):
             self.decide("write the ranks of each node: `processes_per_node`")
         elif not processes and is_all:
             self.per_node = 1
@@ -245,6 +247,11 @@ class Starters(AtLines):
         if self.has_srun and self.draft.tasks > 1:
             self.decide(f"srun starts torchrun {self.draft.tasks} times on each node, and kit once")
         return rest
+
+    def _differs_from_gpus(self, processes: str) -> bool:
+        """Return whether a number of ranks may be another than that of the GPUs of a node."""
+        is_argument = any(not name.isidentifier() for name in self.scope.names(processes))
+        return is_argument or processes == "cpu" or "gpus_per_node" not in self.draft.keys
 
     def _nodes_of_torchrun(self, nodes: str) -> None:
         if nodes.isdecimal() and int(nodes) != self.draft.nodes:

@@ -12,7 +12,7 @@ from kit.importing import commands, header, other_commands
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
 from kit.importing.other_commands import NOT_NEEDED
-from kit.importing.reading import LOGS, RETRIES, Reading
+from kit.importing.reading import LOGGING, LOGS, RETRIES, Reading
 from kit.importing.scope import COMPUTED
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
@@ -80,8 +80,10 @@ class Reader(Reading):
         if "sbatch" in bash_tree.programs_inside(node):
             self.decide(header.RESUBMITS)
         for item in bash_tree.assignments(node["Cmd"]):
-            if not item.get("Name"):
-                continue  # an option of declare
+            if not item.get("Name"):  # an option of declare, or export $(cat .env)
+                if COMPUTED.search(bash_tree.text(item)):
+                    self.placing.add(self.item(PREPARE, node))
+                continue
             name = str(item["Name"]["Value"])
             has_value = bool(item.get("Value") or item.get("Array"))
             if not has_value and not item.get("Naked"):
@@ -119,6 +121,9 @@ class Reader(Reading):
             self.variables.keep_set(self.item(DEFINE, node))
         elif name == "eval" and self._composes(words):
             self.candidate(2, words, node)
+        elif name == "eval" and self.scope.only_hole("".join(words[1:])):
+            other_commands.read(self, node, words)
+            self.candidate(0, words, node)
         elif name == ":" and self.scope.defaults:
             self.variables.keep_defaults(self.item(DEFINE, node))
         elif name in self.functions:
@@ -180,13 +185,13 @@ class Reader(Reading):
         if sign == "&&" and not commands.asks(command["X"]):
             self.statement(command["X"])
             self.statement(command["Y"])
-        elif sign == "||" and second <= commands.ENDS and _is_login(command["X"]):
+        elif sign == "||" and second <= commands.ENDS and commands.is_login(command["X"]):
             self.statement(command["X"])
         elif sign == "||" and second and second <= commands.ENDS and self._may_end(command):
             self.statement(command["X"])
             self.left_out("kit ends a job whose program fails, with its exit code")
-        elif sign in ("|", "|&") and self.launches(command["X"]):
-            if not second <= {"tee", "cat", "ts"}:
+        elif sign in ("|", "|&") and self.may_launch(command["X"], second):
+            if not second <= LOGGING:
                 self.remarks = ("its output went through another program: kit logs all of it",)
             self.statement(command["X"])
             self.remarks = ()
@@ -283,11 +288,6 @@ class Reader(Reading):
             self.placing.add(item._replace(kind=self.variables.kind_of(item)))
         else:
             self.left_out("a check" if "exit" in programs else NOT_NEEDED)
-
-
-def _is_login(statement: Node) -> bool:
-    call = statement.get("Cmd") or {}
-    return bool(call.get("Args") and commands.login(bash_tree.literals(call)))
 
 
 def _as_if(command: Node) -> str:
