@@ -1326,6 +1326,7 @@ def test_lines_with_another_program_give_the_job_their_variables() -> None:
 
 def test_values_that_an_option_of_the_shell_may_change_are_named() -> None:
     assert "if this line does not set $LR, write `inherit: [LR]`\n#   2: . ./env.sh" in convert(". ./env.sh\nsrun ./a $LR\n").job
+    assert "if this line does not set $LR, write `inherit: [LR]`\n#   3: f env.sh" in convert('f() { source "$1"; }\nf env.sh\nsrun ./a $LR\n').job
     assert "if this line does not set $HF_TOKEN, write `secrets: [HF_TOKEN]`" in convert(". ./env.sh\nsrun ./a $HF_TOKEN\n").job
     assert "if this line does not set $LR, write `inherit: [LR]`\n#   2: export $(cat .env)" in convert("export $(cat .env)\nsrun ./a $LR\n").job
     mine = convert(". ./env.sh\nsrun ./a $SCRATCH\n", {**KNOWN, "SCRATCH": "/scratch/me"}).job
@@ -1444,7 +1445,7 @@ def test_a_program_has_the_scripts_number_of_ranks_where_kits_is_another(lines: 
         ),
         "a condition": ("-N 1 --ntasks=4 --gpus-per-node=4", "if [[ SLURM_NTASKS -gt 1 ]]; then A=x; else A=y; fi\npython t.py $A\n", {"SLURM_NTASKS"}),
         "all GPUs": ("-N 2 --gpus=8", "export G=$((SLURM_GPUS / SLURM_NNODES))\nsrun -n 2 torchrun --nproc_per_node $G t.py $G x$SLURM_GPUS\n", {"SLURM_GPUS"}),
-        "a type of GPU": ("--gpus-per-node=a100:4", "srun -n 1 torchrun --nproc_per_node 4 t.py $SLURM_GPUS_PER_NODE\n", {"SLURM_GPUS_PER_NODE"}),
+        "the GPUs of a node": ("--gpus-per-node=4", "srun -n 1 torchrun --nproc_per_node 4 t.py $SLURM_GPUS_PER_NODE\n", {"SLURM_GPUS_PER_NODE"}),
         "ranks that Slurm starts": (
             "-N 1 --ntasks=4 --gpus-per-node=4 -c 8",
             "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nsrun python t.py $SLURM_NTASKS\n",
@@ -1458,7 +1459,7 @@ def test_numbers_that_slurm_told_the_script_stay_what_they_were(header: str, lin
     nodes = "2" if "-N 2" in header else "1"
     told = {"SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_NNODES": nodes, "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS": "8", "SLURM_GPUS_PER_NODE": "4"}
     found = importer.convert(text, "old.sbatch", {**machine, **told})
-    assert {word.strip("$") for entry in found.entries for word in entry.reason.split() if "another number" in entry.reason and "$" in word} == named
+    assert {word.strip("$") for entry in found.entries for word in entry.reason.split() if "may be another" in entry.reason and "$" in word} == named
     assert not any(entry.kind == DECIDE for entry in found.entries)
     job = yaml.load(found.job, Loader=yaml.BaseLoader)
     of_job = {**machine, **told, **({"SLURM_NTASKS": nodes, "SLURM_NPROCS": nodes, "SLURM_CPUS_PER_TASK": "32"} if named else {})}

@@ -240,9 +240,7 @@ class Placing:
         if not self._is_of_shell(name) or name in (*self.draft.inherit, *self.draft.secrets):
             return
         way = to_inherit(name)
-        sources = [
-            item for item in self.items if _SOURCE.search(item.source) and name not in item.uses
-        ]
+        sources = [item for item in self.items if self._may_source(item) and name not in item.uses]
         if name in self.set_by:
             why = "is set by these lines, which the job does not have: write its value"
             self.draft.decide(self.set_by[name], f"${name} {why}")
@@ -263,6 +261,11 @@ class Placing:
             self.draft.remark((here, here), f"${name} may come from a module: {way}")
         else:
             self.inherit(name)
+
+    def _may_source(self, item: Item) -> bool:
+        """Return whether a statement, or a function that it calls, may source a file."""
+        called = [self.functions[name] for name in sorted(item.uses & self.functions.keys())]
+        return any(_SOURCE.search(each.source) for each in (item, *called))
 
     def inherit(self, name: str) -> None:
         """Have the job take a variable from the shell that submits it."""

@@ -35,14 +35,14 @@ def _others(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(draft.nodes * tasks)),
         **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), str(tasks)),
         "SLURM_CPUS_PER_TASK": slurm.get("cpus-per-task", ""),
-        "SLURM_GPUS": "",  # kit asks for those of a node, and by --gres for some type
-        "SLURM_GPUS_PER_NODE": "" if "gpu" in slurm.get("gres", "") else keys.get("gpus_per_node"),
+        "SLURM_GPUS": "",  # kit asks for those of a node
+        "SLURM_GPUS_PER_NODE": "",  # or by --gres, for some type or at some sites
     }
     return {name: facts[name] for name, has in of_job.items() if facts.get(name, has) != has}
 
 
 def _tell(draft: Draft, name: str, value: str) -> None:
-    told = f"${name} was {value}, and is another number in the job: {value} stands in its place"
+    told = f"${name} was {value}, and the job's own may be another: {value} stands in its place"
     for number, line in enumerate(draft.lines, 1):
         if re.search(rf"\b{name}\b", line) and not line.lstrip().startswith("#"):
             draft.remark((number, number), told)
