@@ -551,6 +551,8 @@ def test_tasks_are_counted_for_a_node() -> None:
         ("-N 2 --ntasks-per-node=4 -c 8", "srun --ntasks-per-node=1 torchrun --nproc_per_node 4 t.py", "32"),
         ("-N 2 --ntasks-per-node=1 -c 8", "srun --ntasks-per-node=4 python t.py", "2"),
         ("-N 2 --ntasks-per-node=1 -c 8", "srun --ntasks-per-node=4 -c 2 python t.py", "2"),
+        ("-N 2", "srun -n 16 -c 7 python t.py", "7"),
+        ("-N 2", "srun -n 2 -c 32 torchrun --nproc_per_node 4 t.py", "32"),
     ],
 )
 def test_a_node_has_the_cpus_of_all_tasks_where_the_job_has_one(header: str, line: str, cpus: str | None) -> None:

@@ -201,7 +201,9 @@ class Starters(AtLines):
             self._gpus(name, value, of_step)
         elif not value.isdecimal():
             self.decide(f"{of_step}: {_OF_JOB}")
-        elif (has := self.draft.slurm.setdefault(name, value)) != value:
+        elif name not in self.draft.slurm:
+            self.draft.slurm[name], self.draft.header_tasks = value, self.draft.tasks
+        elif (has := self.draft.slurm[name]) != value:
             of_node = self.draft.header_tasks * int(has) if has.isdecimal() else 0
             if of_node != self.draft.tasks * int(value):
                 self.decide(f"{of_step}: the whole job has {has}")
