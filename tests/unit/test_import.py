@@ -625,6 +625,8 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "srun bash -c 'hostname; nvidia-smi -L'\nsrun ./a": {"command": "./a", "host_setup": None},
         "srun bash -c 'hostname > h'\nsrun ./a": {"command": "./a", "host_setup": "srun bash -c 'hostname > h'\n"},
         "srun sh -c 'if [ ! -d x ]; then mkdir x; fi && cp a x'\n./a": {"host_setup": "srun sh -c 'if [ ! -d x ]; then mkdir x; fi && cp a x'\n"},
+        "export 'A=max:1' \"B=x $USER\"\n./a $A": {"env": {"A": "max:1", "B": "x me"}, "command": "./a max:1"},
+        "cat > x <<X\n$A \\\n$B\\\n$C\nX\n./a": {"command": "./a", "inherit": ["A", "B", "C"]},
         "export A=1\nexport A=2\n./a": {"env": {"A": "2"}},
         "export A=1\nA=2\n./a": {"env": {"A": "2"}},
         "export A\nexport B=$B\n./a": {"inherit": ["A", "B"]},

@@ -10,9 +10,9 @@ from kit.importing import commands
 from kit.importing.assignments import Assignments
 from kit.importing.draft import AtLines, Draft
 from kit.importing.holes import HOLE
-from kit.importing.items import ACTION, Candidate, Item
+from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
 from kit.importing.placing import Placing
-from kit.importing.scope import Scope
+from kit.importing.scope import COMPUTED, Scope
 
 LOGGING = {"tee", "cat", "ts"}
 LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
@@ -92,6 +92,20 @@ class Reading(AtLines):
                 if called and called is not node and self.launches(called):
                     return True
         return False
+
+    def word_of_export(self, word: Node, node: Node, *, exported: bool) -> None:
+        """Read a word of export that shfmt takes for no assignment; options of declare are others.
+
+        `export 'A=b'` sets A, and `export $(cat .env)` what only the job knows.
+        """
+        if COMPUTED.search(bash_tree.text(word)):
+            self.placing.add(self.item(PREPARE, node))
+        elif found := commands.ASSIGNMENT.match(self.scope.text(word.get("Value") or {})):
+            name, value = found[1], found[2]
+            made = self.item(EXPORT if exported else DEFINE, node)
+            self.scope.values[name] = value
+            made = made._replace(sets=made.sets | {name})
+            self.variables.keep(made, name, value, exported=exported)
 
     def may_launch(self, node: Node, readers: set[str]) -> bool:
         """Return whether a command may start ranks whose output others read; $LAUNCH | tee log."""

@@ -172,7 +172,7 @@ class Scope(Holes):
         for index, part in enumerate(word.get("Parts") or []):
             kind = part["Type"]
             if kind == "Lit":
-                self._literal(part["Value"], fields, quoted, is_first=index == 0)
+                self._literal(part.get("Value", ""), fields, quoted, is_first=index == 0)
             elif kind == "SglQuoted" and not (part.get("Dollar") and "\\" in part.get("Value", "")):
                 fields.add(part.get("Value", ""))
             elif kind == "DblQuoted":

@@ -80,9 +80,8 @@ class Reader(Reading):
         if "sbatch" in bash_tree.programs_inside(node):
             self.decide(header.RESUBMITS)
         for item in bash_tree.assignments(node["Cmd"]):
-            if not item.get("Name"):  # an option of declare, or export $(cat .env)
-                if COMPUTED.search(bash_tree.text(item)):
-                    self.placing.add(self.item(PREPARE, node))
+            if not item.get("Name"):
+                self.word_of_export(item, node, exported=exported)
                 continue
             name = str(item["Name"]["Value"])
             has_value = bool(item.get("Value") or item.get("Array"))
