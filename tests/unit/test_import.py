@@ -630,6 +630,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "export A=1\nexport A=2\n./a": {"env": {"A": "2"}},
         "export A=1\nA=2\n./a": {"env": {"A": "2"}},
         "export A\nexport B=$B\n./a": {"inherit": ["A", "B"]},
+        "export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES\n./a $GPU_DEVICE_ORDINAL": {"inherit": None},
         "PATH=/x:$PATH\n./a": {"host_setup": "PATH=/x:$PATH\n"},
         "eval $HOOK\npython t.py": {"command": "t.py", "inherit": ["HOOK"], "host_setup": "eval $HOOK\n"},
         "set -a; . ./.env; set +a\n./a": {"host_setup": "set -a\n. ./.env\nset +a\n"},

@@ -14,6 +14,7 @@ from kit.importing import items
 from kit.importing.draft import REMARK, Draft, key_of, to_inherit
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
 from kit.importing.scope import DIFFERS
+from kit.slurm import GPU_CHOICE
 
 _ARRAY = re.compile(r"\w\+?=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
@@ -234,6 +235,7 @@ class Placing:
         """Return whether a variable may come from the shell that submits."""
         is_of_slurm = name.startswith(("SLURM", "KIT_", "CUDA", "CONDA", "LMOD", "EB"))
         is_there = name in variables.BASH | variables.OWNED | _ALWAYS_THERE | {*self.draft.env}
+        is_there = is_there or name in GPU_CHOICE
         return not (is_of_slurm or is_there) and name.isidentifier()
 
     def _inherit(self, name: str) -> None:
