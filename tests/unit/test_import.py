@@ -595,6 +595,9 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "srun -n 4 --ntasks-per-node=2 -u python t.py": {"launcher": "srun", "processes_per_node": "2"},
         "srun --mpi=pmi2 ./a.out": {"launcher": "mpi", "command": "./a.out"},
         "srun --mpi=cray_shasta ./a.out": {"launcher": "mpi", "command": "./a.out"},
+        "mpirun -output-filename logs -n 2 --oversubscribe ./a.out x": {"launcher": "mpi", "processes_per_node": "2", "command": "./a.out x"},
+        "#SBATCH -N 2\nmpirun --pernode ./a.out": {"launcher": "mpi", "processes_per_node": "1", "command": "./a.out"},
+        "mpiexec -perhost 4 -n 4 ./a.out": {"launcher": "mpi", "processes_per_node": "4", "command": "./a.out"},
         "mpirun -npernode 4 ./a.out": {"launcher": "mpi", "processes_per_node": "4"},
         "A=1 srun env B=2 python t.py": {"env": {"A": "1", "B": "2"}, "command": "t.py"},
         "exec python -u -m pkg.mod a.b=c": {"launcher": "spawn", "command": "python -u -m pkg.mod a.b=c"},
@@ -995,6 +998,7 @@ def test_a_default_of_a_function_is_known() -> None:
         "srun --container-image=i.sqsh --container-mounts=$PWD ./a": "the mount `$PWD`: kit mounts the job's folder itself",
         "mpirun -np 2 --map-by ppr:4:node --mca btl tcp ./a": "--map-by, --mca of mpirun",
         "mpirun -x LAB -genv A 1 ./a": "",
+        "mpirun -np 2 --of-a-new-version x ./a": "mpirun's option --of-a-new-version: see whether a value is behind it",
     }.items(),
 )
 def test_an_option_that_no_key_carries_is_named(line: str, named: str) -> None:

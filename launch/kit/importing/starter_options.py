@@ -54,8 +54,17 @@ TORCHRUN_OF_KIT = set(
 MPI_VALUES = {
     **dict.fromkeys("np n npernode ppn N H host hostfile machinefile map-by bind-to".split(), 1),
     **dict.fromkeys("rank-by wdir x envlist report-bindings-to display".split(), 1),
-    **dict.fromkeys("mca pmixmca prtemca genv env".split(), 2),
+    **dict.fromkeys("output-filename output timeout prefix wd path rankfile rf tune".split(), 1),
+    **dict.fromkeys("perhost f hosts npersocket start-timeout log-level genvlist".split(), 1),
+    **dict.fromkeys("mca pmixmca prtemca gmca genv env".split(), 2),
 }
+MPI_FLAGS = set(
+    """
+    oversubscribe nooversubscribe allow-run-as-root report-bindings tag-output timestamp-output
+    quiet q verbose v display-map display-allocation bynode byslot nolocal use-hwthread-cpus
+    bind-to-none bind-to-core l prepend-rank genvall envall gloo mpi tcp merge-stderr-to-stdout
+    """.split()
+)
 OF_SRUN = {f"--{name}" for name in {*sbatch_options.every(), *SRUN_OF_KIT, "mpi"}}
 _PLACES = re.compile("(?:map|mask)_(?:cpu|ldom)")
 _PORT = re.compile(r"--(main|master|main[-_]process)[-_]port\Z")

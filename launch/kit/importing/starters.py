@@ -276,14 +276,19 @@ class Starters(AtLines):
             text = self.scope.hinted(value if equals else taken[0] if taken else "")
             if name in ("np", "n"):
                 total = text
-            elif name in ("npernode", "ppn", "N"):
-                per_node = text
+            elif name in ("npernode", "ppn", "N", "perhost", "pernode"):
+                per_node = text or "1"
             elif name == "x":
                 self._export([text])
             elif name in ("genv", "env") and len(taken) == 2:
                 self.set(taken[0], taken[1])
             else:
                 not_taken.append(name)
+                if not equals and name not in {
+                    *starter_options.MPI_VALUES,
+                    *starter_options.MPI_FLAGS,
+                }:
+                    self.decide(f"mpirun's option --{name}: see whether a value is behind it")
         self._not_taken("mpirun", not_taken)
         if per_node and per_node.isdecimal():
             self.per_node = int(per_node)
