@@ -974,6 +974,8 @@ def test_a_default_of_a_function_is_known() -> None:
     {
         "apptainer exec --nv i.sif ./a ": "the container has the GPUs without it",
         "apptainer exec i.sif ./a": "the container had your home, and has none with kit: write `mounts: [$HOME]`",
+        "apptainer exec --overlay e.ext3:ro i.sif ./a": "apptainer's option --overlay: put what it holds into the image",
+        "srun --container-image=/i.sqsh --container-mount-home ./a": "Pyxis' option --container-mount-home: write `mounts: [$HOME]`",
         "apptainer exec --no-home i.sif ./a": "--no-home of apptainer: kit starts the ranks with options of its own; kit mounts no home either",
         "apptainer exec -e i.sif ./a": "your shell's variables do not reach the container anyway",
         "apptainer exec -B /p:/w --pwd /w i.sif ./a": "the same folder, `workdir: /p`, by its path on the host, which is not /w",

@@ -47,6 +47,11 @@ STAND_FOR = {
 _APPTAINER_OF_KIT = set(
     "nv nvccli rocm cleanenv no-home userns quiet silent debug verbose ipc pid".split()
 )
+_INSTEAD = {
+    "container-mount-home": "write `mounts: [$HOME]`",
+    "overlay": "put what it holds into the image, or into a folder under `mounts`",
+    "writable-tmpfs": "have the program write to /tmp, or to a folder under `mounts`",
+}
 _WITHOUT_HOME = {"no-home", "contain", "containall", "home"}
 _HOME = (
     "the container had your home, and has none with kit: write `mounts: [$HOME]` if the program "
@@ -87,7 +92,7 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
         elif name in _APPTAINER_OF_KIT:
             found.not_taken.append(name)
         else:
-            found.open_questions.append(f"apptainer's option --{name}: kit has none like it")
+            found.open_questions.append(_none_like("apptainer", name))
     if _WITHOUT_HOME.isdisjoint(option.name for option in given):
         found.remarks.append(_HOME)
     found.keys["image"], *found.program = rest or [""]
@@ -160,8 +165,14 @@ def of_slurm(given: Mapping[str, str]) -> Optional[GivenContainer]:
         found.open_questions.append("the script made this container before: write its `image`")
     for name in ("container-env", "container-save", "container-mount-home"):
         if name in given and name not in sbatch_options.CONTAINERS:
-            found.open_questions.append(f"Pyxis' option --{name}: kit has none like it")
+            found.open_questions.append(_none_like("Pyxis", name))
     return found
+
+
+def _none_like(tool: str, name: str) -> str:
+    """Return what to do about an option for which kit has none."""
+    whose = f"{tool}'" if tool.endswith("s") else f"{tool}'s"
+    return f"{whose} option --{name}: {_INSTEAD.get(name, 'kit has none like it')}"
 
 
 def reference(image: str) -> str:
