@@ -1591,6 +1591,12 @@ def test_a_script_that_is_no_batch_script_is_a_program(kit, tmp_path: Path) -> N
     assert kit("submit", "job.yaml", "--dry-run").stdout
 
 
+def test_a_value_that_a_template_leaves_to_its_user_is_named() -> None:
+    with pytest.raises(UsageError) as error:
+        convert("conda activate <your env>\nsrun ./a\n")
+    assert "old.sbatch:2: is not valid bash" in str(error.value) and "write a value in place of <your env>" in str(error.value)
+
+
 def test_an_error_of_bash_is_a_usage_error() -> None:
     with pytest.raises(UsageError):
         convert("done\n")

@@ -20,6 +20,7 @@ _CHANGED = re.compile(  # in arithmetic: shfmt names its operators differently i
     r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
 _VALUE = re.compile(r"\$\w+|\$\{\w+(:?[-=?][^$`{}]*)?\}")  # the variable's own, if it has one
+_TO_FILL = re.compile(r"<[A-Za-z][\w -]*>")  # of a template
 _NO_NODES = ("Pos", "End", "Comments", "Source", "Lines")  # facts of a node; all else is below it
 # A redirection into a file, not into a device or another stream.
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
@@ -44,7 +45,9 @@ def parse(text: str, where: str, within: Optional[Span] = None) -> list[Node]:
             raise KitError(problem, "kit import needs shfmt 3.6 or newer", where=where)
         place = f"{where}:{found[1]}"
         if subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True).returncode:
+            to_fill = _TO_FILL.search(text.split("\n")[int(found[1]) - 1])
             fix = "correct it: bash -n shows what bash itself says of it"
+            fix = f"write a value in place of {to_fill.group()}" if to_fill else fix
             raise UsageError(f"is not valid bash: {found[2]}", fix, where=place)
         fix = "write it in another way: `$( (A) || B )` with a blank, `'[0]*3'` in quotes"
         problem = f"shfmt, by which kit import reads bash, cannot read this line: {found[2]}"
