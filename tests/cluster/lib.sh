@@ -29,7 +29,7 @@ readonly lib_debian="${KIT_CLUSTER_DEBIAN:-trixie}"
 lib_suffix="-${lib_debian}"
 [[ "${lib_debian}" != trixie ]] || lib_suffix=''
 # Two checkouts share one engine: a cluster with real packages must not start on the other's images with stubs.
-! compgen -G "$(dirname -- "${BASH_SOURCE[0]}")/debs/*.deb" >/dev/null || lib_suffix+=-with-debs
+! compgen -G "${KIT_CLUSTER_DEBS:-$(dirname -- "${BASH_SOURCE[0]}")/debs}/*.deb" >/dev/null || lib_suffix+=-with-debs
 # shellcheck disable=SC2034  # likewise
 readonly lib_node="kit-test/node${lib_suffix}" lib_controller="kit-test/controller${lib_suffix}"
 
