@@ -34,7 +34,7 @@ install::key() {
     docker image inspect --format '{{.Id}}' "${lib_controller}"
     sed -n '/^install::make/,/^}/p' "${BASH_SOURCE[0]}"
     cd "${repo}"
-    find pyproject.toml README.md LICENSE Dockerfile launch containers env train -type f ! -name '*.pyc' \
+    find pyproject.toml README.md LICENSE Dockerfile launch containers env train -type f ! -path '*/__pycache__/*' \
       ! -path '*/wheels/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
   } | sha256sum | cut -c 1-12
 }
