@@ -163,6 +163,11 @@ def test_a_fact_that_is_wrong_on_one_node_is_found_there_and_nowhere_else(change
     assert "{" not in re.sub(r"\{nodes\}", "", "".join(finding.what + finding.fix for finding in result.findings))
 
 
+def test_where_users_have_no_namespaces_that_is_why_no_image_can_be_mounted() -> None:
+    facts_of_node = "namespaces\tunshare: Operation not permitted\ncannot-mount\tenroot\tthe kernel's overlay does not work in user namespaces"
+    assert found(judged(cluster(3, node2=facts_of_node))) == [("node2", "namespaces", FAIL)]
+
+
 @pytest.mark.parametrize(
     ("config", "folder", "is_told"),
     [

@@ -45,11 +45,9 @@ def runtime(node: Node, cluster: Inquiry) -> Iterator[Found]:
 
 @check("namespaces", matters=_uses_namespaces)
 def namespaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
-    name, (answer, restriction) = cluster.runtime, node.one("namespaces", 2)
-    is_setuid = any(words[0] == name for words in node.all("setuid"))
-    # unshare was tried, and has no profile of AppArmor's, as the runtime may have.
-    if answer in ("ok", "unknown") or is_setuid or node.one("start")[0] == "ok":
+    if not _lacks_namespaces(node, cluster):
         return
+    name, (answer, restriction) = cluster.runtime, node.one("namespaces", 2)
     if restriction == "apparmor":
         yield Found("profile", answer, {"runtime": name})
     else:
@@ -59,6 +57,13 @@ def namespaces(node: Node, cluster: Inquiry) -> Iterator[Found]:
             if item.facts.get("user-namespaces") == "unless-setuid"
         ]
         yield Found("refused", answer, {"setuid": " or ".join(able)})
+
+
+def _lacks_namespaces(node: Node, cluster: Inquiry) -> bool:
+    # unshare was tried, and has no profile of AppArmor's, as the runtime may have.
+    is_setuid = any(words[0] == cluster.runtime for words in node.all("setuid"))
+    is_fine = node.one("namespaces")[0] in ("ok", "unknown")
+    return not (is_fine or is_setuid or node.one("start")[0] == "ok")
 
 
 @check("subuid", matters=_uses_namespaces)
@@ -235,7 +240,7 @@ def driver(node: Node, _: Inquiry) -> Iterator[Found]:
 @check("mounting", matters=lambda cluster: cluster.unpacks)
 def mounting(node: Node, cluster: Inquiry) -> Iterator[Found]:
     for name, reason in node.all("cannot-mount"):
-        if name == cluster.runtime:
+        if name == cluster.runtime and not _lacks_namespaces(node, cluster):
             yield Found("impossible", reason)
 
 
