@@ -17,7 +17,7 @@ from kit.base.errors import KitError, UsageError
 from kit.cli import entry
 from kit.config import job as jobs
 from kit.config import profiles
-from kit.diagnose.why import verdict
+from kit.diagnose.why import findings
 from kit.plan import staging
 from kit.registry import credentials
 from kit.remote import forward, ssh, where
@@ -62,7 +62,7 @@ def test_the_exit_codes_of_ranks_are_those_of_signals_and_of_the_scripts() -> No
         if names := re.findall(r"SIG[A-Z]+[12]?", meaning):
             assert code == ", ".join(str(128 + signal.Signals[name]) for name in names)
     (again,) = re.findall(r"^readonly KIT_GO_ON=(\d+)$", (ROOT / "launch/scripts/lib/preempt.sh").read_text(), re.MULTILINE)
-    known = {code for cause in verdict.CAUSES for code in cause.codes if code > 128}
+    known = {code for cause in findings.CAUSES for code in cause.codes if code > 128}
     assert {again, *map(str, known)} <= {code for row in rows for code in row[0].split(", ")}
 
 

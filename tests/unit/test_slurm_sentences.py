@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kit.base.errors import KitError
-from kit.diagnose.why import verdict
+from kit.diagnose.why import findings
 from kit.diagnose.why.cause import BATCH
 from kit.slurm import client, sentences
 
@@ -42,7 +42,7 @@ def test_the_last_word_on_a_job_tells_its_state(end: str, state: str, said: dict
 
 @pytest.mark.parametrize(("end", "cause"), CAUSES.items())
 def test_the_last_word_on_a_job_tells_the_cause(end: str, cause: str, said: dict[str, str]) -> None:
-    known = [item for item in verdict.CAUSES if BATCH in item.where]
+    known = [item for item in findings.CAUSES if BATCH in item.where]
     assert [item.name for item in known if any(pattern.search(said[end]) for pattern in item.compiled)][:1] == [cause]
 
 

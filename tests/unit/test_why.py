@@ -15,7 +15,7 @@ from typing import Optional
 import pytest
 from kit import slurm
 from kit.base.errors import UsageError
-from kit.diagnose.why import facts, logs, report, run_state, verdict, wording
+from kit.diagnose.why import facts, findings, logs, report, run_state, wording
 from kit.diagnose.why.cause import NODE, RANK, Cause, Weight
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, job_chain, job_status, local_processes
@@ -28,7 +28,7 @@ from samples import HOSTILE_NAME, ROOT
 CORPUS = ROOT / "tests" / "corpus"
 DOCUMENT = ROOT / "docs" / "causes.md"
 RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
-NAMES = {cause.name for cause in verdict.CAUSES}
+NAMES = {cause.name for cause in findings.CAUSES}
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
 WITHOUT_WORDS = ("deadline", "checkpointed", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
 CAUSING = "".join((ROOT / "tests/bash" / name).read_text() for name in ("faulty.py", "test_failing_runs.py"))  # tests that cause what they judge
@@ -533,7 +533,7 @@ def test_exceptions_that_look_like_those_of_a_cause_are_not_taken_for_it(name: s
 
 
 def test_a_run_whose_terminal_was_closed_is_told_how_to_outlive_that(tmp_path: Path) -> None:
-    run, cause = history.Run("7", str(tmp_path), "x", "1x1", 0.0, local=True, state="CANCELLED"), verdict.CAUSE_NOTED["CANCELLED"]
+    run, cause = history.Run("7", str(tmp_path), "x", "1x1", 0.0, local=True, state="CANCELLED"), findings.CAUSE_NOTED["CANCELLED"]
     fixes = [run_state.name_canceller(cause, replace(run, why=f"by {who}")).fix for who in ("SIGHUP", "Ctrl-C")]
     assert fixes == ["its terminal was closed, or ssh broke: start it again: {again}; in tmux, or with nohup before it", "start it again: {again}"]
 
@@ -731,10 +731,10 @@ ODD_LINES = {
 }
 
 
-@pytest.mark.parametrize("cause", [cause for cause in verdict.CAUSES if cause.reason], ids=lambda cause: cause.name)
+@pytest.mark.parametrize("cause", [cause for cause in findings.CAUSES if cause.reason], ids=lambda cause: cause.name)
 def test_the_reason_of_a_cause_is_soon_found_in_any_log(cause: Cause) -> None:
     for piece in ODD_LINES[cause.name]:
-        text = "FAILED: x\n" + piece * (verdict.SEARCHED // len(piece))
+        text = "FAILED: x\n" + piece * (findings.SEARCHED // len(piece))
         begin = time.process_time()
         re.findall(cause.reason, text, re.MULTILINE)
         assert time.process_time() - begin < 5, piece
@@ -1851,7 +1851,7 @@ def test_no_fix_for_a_run_on_this_machine_names_what_only_slurm_has(tmp_path: Pa
         "run-directory-missing",
     }
     words = re.compile(r"--slurm |\bsacct\b|\bscontrol\b|\bsinfo\b|\bsrun ")
-    assert {cause.name for cause in verdict.CAUSES if words.search(cause.local_fix or cause.fix)} == by_slurm
+    assert {cause.name for cause in findings.CAUSES if words.search(cause.local_fix or cause.fix)} == by_slurm
 
 
 def test_the_batch_scripts_word_is_that_of_kit_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -2207,8 +2207,8 @@ def test_the_command_is_without_a_run_directory_that_exists() -> None:
 
 
 def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
-    assert verdict.CAUSES
-    for cause in verdict.CAUSES:
+    assert findings.CAUSES
+    for cause in findings.CAUSES:
         assert (
             re.fullmatch(r"[a-z0-9-]+", cause.name)
             and cause.title
@@ -2224,7 +2224,7 @@ def test_the_options_of_every_fix_are_those_of_kit() -> None:
     from kit.config import job
 
     known = {job.option_name(key) for key in job.KEYS}
-    fixes = " ".join(text for cause in verdict.CAUSES for text in (cause.fix, cause.local_fix, cause.recorded_fix))
+    fixes = " ".join(text for cause in findings.CAUSES for text in (cause.fix, cause.local_fix, cause.recorded_fix))
     commands = re.findall(r"\{again:((?:[^{}]|\{\w+\})*)\}", fixes)
     assert len(commands) == fixes.count("{again:") > 0, "not every command was found"
     for options in commands:
@@ -2248,11 +2248,11 @@ def rows() -> list[str]:
         cause = (CORPUS / name / "cause").read_text().strip()
         recorded[cause] = recorded.get(cause, 0) + 1
     shown: dict[str, str] = {}
-    for cause in sorted(verdict.CAUSES, key=lambda cause: cause.fix == "{own_fix}"):  # of two of one name, the one with more words
+    for cause in sorted(findings.CAUSES, key=lambda cause: cause.fix == "{own_fix}"):  # of two of one name, the one with more words
         title, fix = (text.format_map(known).replace("|", "\\|") for text in (cause.title, cause.fix))
         otherwise = "by a test" if re.search(rf'"{cause.name}"|\({cause.name}\\\)', CAUSING) else "text only"
         shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or otherwise} |")
-    return [shown[name] for name in dict.fromkeys(cause.name for cause in verdict.CAUSES)]
+    return [shown[name] for name in dict.fromkeys(cause.name for cause in findings.CAUSES)]
 
 
 def test_the_table_of_causes_is_the_code() -> None:

@@ -12,7 +12,7 @@ from kit.config import command_line, other_tools
 from kit.diagnose.why import collectives
 from kit.diagnose.why.cause import NODE, NOTE, RANK
 from kit.diagnose.why.evidence import Evidence
-from kit.diagnose.why.verdict import Finding
+from kit.diagnose.why.findings import Finding
 from kit.runs import events
 from kit.runs.events import Failed
 from kit.runs.run_record import RunRecord

@@ -14,7 +14,8 @@ from kit.config import other_tools
 from kit.diagnose.why import blame, facts, run_state, verdict, wording
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
-from kit.diagnose.why.verdict import CAUSE_NAMED, Finding, Findings
+from kit.diagnose.why.findings import CAUSE_NAMED, Finding
+from kit.diagnose.why.verdict import Findings
 from kit.runs import array_status, events, history, job_chain, job_status, run_dir
 from kit.runs.events import Failed
 from kit.runs.local_processes import elsewhere, has_kit

@@ -7,7 +7,7 @@ from typing import Optional
 
 from kit.diagnose.why.cause import Cause, Weight
 from kit.diagnose.why.evidence import Evidence
-from kit.diagnose.why.verdict import CAUSE_NOTED, Finding
+from kit.diagnose.why.findings import CAUSE_NOTED, Finding
 from kit.runs import events, run_dir
 from kit.runs.events import Failed
 from kit.runs.history import Run

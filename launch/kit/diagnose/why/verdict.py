@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Optional
 
 from kit.diagnose.why import ends, launchers, logs
-from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight, known_causes
-from kit.diagnose.why.ends import End, Raised
+from kit.diagnose.why.cause import BATCH, NOTE, RANK, Cause, Weight
+from kit.diagnose.why.ends import End
 from kit.diagnose.why.evidence import Evidence
+from kit.diagnose.why.findings import (
+    CAUSE_NAMED,
+    CAUSE_NOTED,
+    CAUSE_OF_CODE,
+    CAUSES,
+    EXIT,
+    LOGGED,
+    Finding,
+    recognize,
+    search,
+    search_outside,
+    with_reason,
+)
 from kit.diagnose.why.logs import Log
 from kit.runs import events
 from kit.runs.events import Event, Failed
 
-CAUSES = known_causes()
-CAUSE_NAMED = {cause.name: cause for cause in reversed(CAUSES)}
-CAUSE_NOTED = {word: cause for cause in CAUSES for word in cause.noted_as}
-CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
-EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
 NO_ENVIRONMENT = "environment-not-activated"  # after which much is missing
-SEARCHED = 65536  # characters at the end of a log in which words are looked for
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A known cause and the line that shows it."""
-
-    cause: Cause
-    log: Log
-    index: int  # of the line in the log
-    groups: dict[str, str]  # of the pattern
-    raised: Optional[Raised] = None  # the exception that ended the rank, where one did
-
-    @property
-    def line(self) -> str:
-        return self.log.lines[self.index] if self.index < len(self.log.lines) else ""
-
-    @property
-    def weight(self) -> Weight:
-        return self.cause.weight
-
-
 Findings = tuple[list[Finding], list[Finding]]  # (causes, hints)
 # Whose exceptions do not say what NCCL itself does.
 _OF_NCCL = ("nccl-error", "nccl-usage", "nccl-network-missing")
@@ -83,7 +69,7 @@ def _weigh_log(evidence: Evidence, log: Log, found: list[Finding]) -> Findings:
             return [], [*causes, *hints]
         if log.kind == RANK:
             return _read_first(evidence, log, first)
-        return [] if any(finding.raised for finding in found) else _search(log), []
+        return [] if any(finding.raised for finding in found) else search(log), []
     causes, hints = _read_log(log)
     if first is None:
         return causes, hints
@@ -99,7 +85,7 @@ def _weigh_log(evidence: Evidence, log: Log, found: list[Finding]) -> Findings:
 def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     """Return how the rank at fault ended, and what else its log shows."""
     end = ends.of_log(log)
-    words = _search_outside(log, end)
+    words = search_outside(log, end)
     note = evidence.log(NOTE, first.rank)
     if first.how != "failed":  # the batch script blamed it
         cause = CAUSE_NAMED["left-early" if first.how == "left" else "rank-missing"]
@@ -115,7 +101,7 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     final = [word for word in final if word.cause.name == NO_ENVIRONMENT] or final
     rest = [finding for finding in words if finding not in final]
     if final or not code or code >= 126:
-        return [_with_reason(finding) for finding in final], rest
+        return [with_reason(finding) for finding in final], rest
     if end.chain:
         groups = {"exception": evidence.describe(end.chain[-1])}
         return [Finding(LOGGED, log, end.chain[-1].index, groups)], rest
@@ -189,9 +175,9 @@ def _noted(event: Event) -> Optional[Cause]:
 def _read_log(log: Log) -> Findings:
     """Return what a log shows that is not of the rank at fault."""
     if log.kind != RANK:
-        return _search(log), []
+        return search(log), []
     end = ends.of_log(log)
-    words = _search_outside(log, end)
+    words = search_outside(log, end)
     return ([_explain(log, end)], words) if end.is_last and end.is_cause(None) else (words, [])
 
 
@@ -206,82 +192,11 @@ def _explain(log: Log, end: End) -> Finding:
     chain = tuple(raised for raised in chain if not raised.points_above) or chain
     if end.chain[0].is_gone:
         chain = end.chain[:1]
-    known = [finding for raised in reversed(chain) if (finding := _recognize(log, raised))]
+    known = [finding for raised in reversed(chain) if (finding := recognize(log, raised))]
     # Where its first line only announces what the next one says, that one shows it.
     index = chain[-1].index + bool(re.match(r".*: *\n\s*\w", chain[-1].text))
     unknown = Finding(CAUSE_NAMED["exception"], log, index, {}, chain[-1])
     return min(known, key=lambda finding: finding.weight, default=unknown)
-
-
-def _recognize(log: Log, raised: Raised) -> Optional[Finding]:
-    """Return the first known cause that accepts an exception's type and matches its message."""
-    causes = [
-        cause
-        for cause in CAUSES
-        if RANK in cause.where
-        and cause.accepts(raised.type)
-        and (cause.own_words or not raised.is_raised_by_user)
-    ]
-    if raised.is_gone:  # whatever else the network says of it
-        causes.sort(
-            key=lambda cause: cause.weight != Weight.PEER and cause.name != "rendezvous-timeout"
-        )
-    found = next((found for cause in causes if (found := _match(cause, log, raised))), None)
-    return found and _with_reason(found)
-
-
-def _match(cause: Cause, log: Log, raised: Raised) -> Optional[Finding]:
-    """Return the cause if a pattern matches the exception, which may need the lines before it."""
-    begin = max(raised.begin, raised.index - 3)
-    before = "".join(f"{line}\n" for line in log.text.split("\n")[begin : raised.index])
-    text = before + raised.text
-    for pattern in cause.compiled:
-        for match in pattern.finditer(text):
-            if match.end() > len(before):
-                groups = {name: value for name, value in match.groupdict().items() if value}
-                at = max(len(before), match.start("shown" if "shown" in groups else 0))
-                return Finding(cause, log, begin + text.count("\n", 0, at), groups, raised)
-    return None
-
-
-def _with_reason(finding: Finding) -> Finding:
-    """Return the finding, to be shown by the last line of its log that says the reason, if any."""
-    text = finding.log.text
-    if not finding.cause.reason:
-        return finding
-    reason = re.compile(finding.cause.reason, re.MULTILINE)
-    matches = list(reason.finditer(text, max(0, len(text) - SEARCHED)))
-    if not matches:
-        return finding
-    return replace(finding, index=text.count("\n", 0, matches[-1].start("shown")))
-
-
-def _search_outside(log: Log, end: End) -> list[Finding]:
-    """Return the known causes in a rank's log outside of the exception that ended it."""
-    blocks = ((raised.begin, raised.index) for raised in end.chain if raised.begin < raised.index)
-    inside = {index for begin, last in blocks for index in range(begin, last + 1)}
-    return [finding for finding in _search(log) if finding.index not in inside]
-
-
-def _search(log: Log) -> list[Finding]:
-    """Return every known cause whose words stand in a log, or whose code the note of an end has."""
-    if log.kind == NOTE:
-        return [Finding(CAUSE_OF_CODE[log.code], log, 0, {})] if log.code in CAUSE_OF_CODE else []
-    found = (_find(cause, log) for cause in CAUSES if log.text and log.kind in cause.where)
-    return [finding for finding in found if finding]
-
-
-def _find(cause: Cause, log: Log) -> Optional[Finding]:
-    """Return the last line that the first matching pattern of a cause finds."""
-    begin_at = max(0, len(log.text) - SEARCHED)
-    for pattern in cause.compiled:
-        matches = list(pattern.finditer(log.text, begin_at))
-        if matches:
-            groups = {name: value for name, value in matches[-1].groupdict().items() if value}
-            # A pattern may need the line before the one to show.
-            begin = matches[-1].start("shown" if "shown" in groups else 0)
-            return Finding(cause, log, log.text.count("\n", 0, begin), groups)
-    return None
 
 
 def _deduplicate(findings: list[Finding], before: list[Finding]) -> list[Finding]:

@@ -13,8 +13,8 @@ from kit.config import paths
 from kit.diagnose.why import facts, run_state
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
+from kit.diagnose.why.findings import Finding
 from kit.diagnose.why.logs import Log
-from kit.diagnose.why.verdict import Finding
 from kit.files import safe_read
 from kit.runs import events
 from kit.runs.events import Failed
