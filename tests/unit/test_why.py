@@ -426,7 +426,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("NotImplementedError: FileSystem does not appear to support flock; use SoftFileLock instead", "no-file-locks"),
     ("  File \"/venv/lib/python3.12/site-packages/shards/lock.py\", line 43, in hold\n    fcntl.flock(fd, fcntl.LOCK_EX)\nOSError: [Errno 38] Function not implemented", "no-file-locks"),
     ("RuntimeError: Using hostfile at hosts but host=10.0.0.2 was not reachable via ssh. If you are running with a single node please remove hosts.", "ranks-by-ssh"),
-    ("nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND", "ucx-failed"),
+    ("  File \"/venv/lib/python3.12/site-packages/nixl/_api.py\", line 301, in create_backend\n    self.agent.createBackend(backend, params)\nnixl._bindings.nixlBackendError: NIXL_ERR_BACKEND", "ucx-failed"),
     ("EnvironmentNameNotFound: Could not find conda environment: fit\nYou can list all discoverable environments with `conda info --envs`.", "environment-not-activated"),
     ("ValueError: 500 Server Errors were counted", "exception"),
     ("torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nAssertionError: Invalid match!", "compile-failed"),
@@ -502,7 +502,7 @@ INNOCENT = {
     "dtype-mismatch": ["RuntimeError: output tensor must have the same size as input tensor", "RuntimeError: FlashAttention only supports head dimensions up to 256", "ValueError: the output must have the same type as the input"],
     "no-attention-kernel": ["ValueError: No dot product for the provided inputs", "ValueError: no execution plans support the graph of week 3", "RuntimeError: cuDNN is off; no plans"],
     "tied-weights": ["RuntimeError: Some tensors share names", "ValueError: ranks share memory, this will lead to a race", "RuntimeError: files lead to duplicate memory on disk"],
-    "aborted": ["F1 0.83 of net.cc: fine", "F 32 of 64 in net.cc:7", "the grade is F net.py:3] low"],
+    "aborted": ["F1 0.83 net.cc:7] fine", "2026-05-13 18:10:02.100: F1 score in eval.cc:22] 0.83", "F 32 of 64 in net.cc:7", "the grade is F net.py:3] low"],
     "compile-failed": ["ValueError: BackendCompilerFailed was counted", "torch._dynamo.exc.TorchRuntimeError: Failed running call_function", "RuntimeError: Inductor is off"],
     "disk-full": ["ValueError: the local disk is full of old runs", "ray.exceptions.ObjectStoreFullError: it is full", "RuntimeError: out of disk quota notices"],
     "not-picklable": ["ValueError: cannot pickle cucumbers", "AttributeError: Can't get attribute 'Net' on <module '__main__'>", "RuntimeError: pickling took 3 s"],
@@ -542,9 +542,9 @@ INNOCENT = {
     "library-missing": ["libcudart.so.12: loaded", "cannot open shared objects of libcudart", "libcudnn.so.9 is not needed"],
     "library-mismatch": ["torch/lib/libtorch_cuda.so: 88 undefined symbols", "The cuSPARSE library was found", "symbol table, version 2"],
     "import-failed": ["Numpy is available", "NumPy is not available, lists are used", "numpy 2 is fine"],
-    "ranks-by-ssh": ["Host key verification failed.", "ssh: connect to host git.example.org port 22: Connection refused", "pdsh is not used"],
+    "ranks-by-ssh": ["node2: Killed", "pdsh@node1: node2: ssh exited with exit code 255", "Host key verification failed.", "ssh: connect to host git.example.org port 22: Connection refused", "pdsh is not used"],
     "mpi-not-started": ["Component: munge", "PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168", "pmix_init ok"],
-    "ucx-failed": ["UCX  WARN  network device 'mlx5_9:1' is not available, please use one or more of: 'eth0'(tcp)", "UCX  INFO  ep_cfg[4]: tag(tcp/docker0)", "UCX  ERROR rate: 0"],
+    "ucx-failed": ["UCX  ERROR   connect(fd=114, dest_addr=10.0.0.2:45031) failed: Connection refused", "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND", "UCX  WARN  network device 'mlx5_9:1' is not available, please use one or more of: 'eth0'(tcp)", "UCX  INFO  ep_cfg[4]: tag(tcp/docker0)", "UCX  ERROR rate: 0"],
 }  # fmt: skip
 INNOCENT_TO_SRUN = {
     "step-not-started": ("srun: error: node1: task 0: Exited with exit code 1", "srun: Step created for StepId=7.1", "sbatch: Invalid generic resource names are ignored"),
@@ -626,13 +626,19 @@ OF_UCX = "[1.2] [node1:71:0]            sock.c:325  UCX  ERROR   connect(fd=114,
     [
         (f"Host key verification failed.\n{OF_SSH}", "ranks-by-ssh", "Host key verification failed."),
         (f"ssh: connect to host node2 port 22: Connection refused\n{OF_SSH}", "ranks-by-ssh", "ssh: connect to host node2 port 22: Connection refused"),
+        ("node2: Host key verification failed.\npdsh@node1: node2: ssh exited with exit code 255\n", "ranks-by-ssh", "node2: Host key verification failed."),
+        (
+            "node2: ssh: connect to host node2 port 22: Connection refused\nnode3: ready\npdsh@node1: node2: ssh exited with exit code 255\n",
+            "ranks-by-ssh",
+            "node2: ssh: connect to host node2 port 22: Connection refused",
+        ),
         (OF_SSH, "ranks-by-ssh", "* an inability to create a connection back to mpirun due to a"),
         (OF_PMIX + AFTER_MPI_INIT, "mpi-not-started", "Component: munge"),
         (OF_PMI + AFTER_MPI_INIT, "mpi-not-started", "but OMPI was not built with SLURM's PMI support and therefore cannot"),
         (OF_UCX + "[node1:71] pml_ucx.c:424  Error: ucp_ep_create(proc=9) failed: Destination is unreachable\n" + AFTER_MPI_INIT, "ucx-failed", OF_UCX[:-1]),
         (OF_UCX + "going on\n" * 20 + AFTER_MPI_INIT, "exit-code", "ended with code 1 on node1"),
     ],
-    ids=["ssh refuses", "no sshd", "no word of ssh", "no munge", "no PMI", "UCX", "long before"],
+    ids=["ssh refuses", "no sshd", "pdsh", "pdsh of several", "no word of ssh", "no munge", "no PMI", "UCX", "long before"],
 )
 def test_of_the_messages_of_mpi_the_line_with_the_reason_is_shown(text: str, cause: str, line: str, tmp_path: Path) -> None:
     found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
@@ -650,6 +656,27 @@ def test_of_the_messages_of_mpi_the_line_with_the_reason_is_shown(text: str, cau
 def test_what_is_missing_since_no_environment_was_activated_is_not_the_cause(text: str, line: int, tmp_path: Path) -> None:
     found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
     assert found.line == text.splitlines()[line] and "activate" in found.title, str(found)
+
+
+NO_CONDA = "CondaError: Run 'conda init' before 'conda activate'\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "cause"),
+    [
+        (NO_CONDA + "loading\n", 139, "segfault"),
+        (NO_CONDA + "loading\n", 137, "killed"),
+        (NO_CONDA + "free(): invalid pointer\n", 134, "heap-damaged"),
+        (NO_CONDA + "loading\n", 3, "exit-code"),
+        (NO_CONDA + "write: No space left on device\nOSError: [Errno 28] No space left on device\n", 1, "disk-full"),
+        ("W dso_loader.cc:64] Could not load dynamic library 'libcublas.so.11'; dlerror: libcublas.so.11: cannot open shared object file: No such file or directory\n", 3, "exit-code"),
+        ("W dso_loader.cc:64] Could not load dynamic library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared object file: No such file or directory\n", 3, "exit-code"),
+        ("a.py:13: UserWarning: Failed to load image Python extension: '/lib/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by /venv/image.so)'\n", 3, "exit-code"),
+        ("a.py:13: UserWarning: Failed to load image Python extension: '/venv/image.so: undefined symbol: _ZN3c10'\n", 3, "exit-code"),
+    ],
+)  # fmt: skip
+def test_what_a_program_goes_on_without_is_not_the_cause_of_its_end(said: str, code: int, cause: str, tmp_path: Path) -> None:
+    assert report.why(str(run_directory(tmp_path / "run", {0: (f"{said}step 1\n", f"{code} node1 0\n")}))).cause == cause
 
 
 @pytest.mark.parametrize(
@@ -687,15 +714,19 @@ def test_the_fix_for_a_step_that_did_not_start_is_of_the_reason(said: str, cause
     ],
 )  # fmt: skip
 def test_a_rank_that_waits_where_the_others_cannot_find_it_is_not_missing(error: str, cause: str, tmp_path: Path) -> None:
-    ranks = {1: (traceback(f"torch.distributed.DistNetworkError: {error}"), "1 node2 0\n"), 0: ("", "")}
-    run = run_directory(tmp_path / "run", ranks, nprocs=1)
-    event_lines.add(run / "log/7", "node1", "rank_ended", 10**9 + 5, node="node1", rank=0, local_rank=0, code=143, stopped=True)
-    event_lines.add(run / "log/7", "batch", "ends", code=1)
-    assert report.why(str(run)).cause == cause, str(report.why(str(run)))
+    for nodes, expected in ((2, cause), (1, "rank-missing")):
+        ranks = {1: (traceback(f"torch.distributed.DistNetworkError: {error}"), "1 node2 0\n"), 0: ("", "")}
+        run = run_directory(tmp_path / f"run{nodes}", ranks, nprocs=1)
+        record = json.loads((run / "run.json").read_text())
+        record["plan"]["layout"]["nodes"] = nodes
+        (run / "run.json").write_text(json.dumps(record))
+        event_lines.add(run / "log/7", "node1", "rank_ended", 10**9 + 5, node="node1", rank=0, local_rank=0, code=143, stopped=True)
+        event_lines.add(run / "log/7", "batch", "ends", code=1)
+        assert report.why(str(run)).cause == expected, str(report.why(str(run)))
 
 
 ODD_LINES = {
-    "ranks-by-ssh": ["ssh: ", "ssh: x\n", "ssh: " * 45 + "\n", "Permission denied (publickey" * 9, "Host key verification failed"],
+    "ranks-by-ssh": ["node2: ssh: ", "ssh: ", "ssh: x\n", "ssh: " * 45 + "\n", "Permission denied (publickey" * 9, "Host key verification failed"],
     "mpi-not-started": ["Component: ", "Component: x\n", "not built with SLURM's PMI support" * 5 + "\n"],
     "ucx-failed": ["UCX  ERROR ", "UCX  ERROR   connect(x\n", "UCX  WARN  network device " * 9 + "\n", "UCX WARN network device x not available" * 9],
     "extension-not-built": ["FAILED: x\n", "FAILED: x error\n", "x\n", "error "],
@@ -712,6 +743,7 @@ ODD_LINES = {
         "UserWarning: Triggered internally at sdp_util\n",
         "UserWarning: " * 30 + "Triggered internally at " * 16 + "\n",
         "DEBUG:DotProductAttention:Disabling " * 20 + "\n",
+        "[DEBUG    | DotProductAttention]: Disabling " * 20 + "\n",
     ],
     "cudnn-not-started": ["Could not create cudnn handle " * 20 + "\n", "Loaded runtime CuDNN librar\n"],
     "data-columns": ["because column names don't match\n", "because column names " * 20 + "\n"],
@@ -779,6 +811,14 @@ GCC = "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/a/main.c',
             "TensorCompare.cu:112: block: [0,0,0], thread: [0,0,0] Assertion `probability tensor contains either `inf`, `nan` or element < 0` failed",
             "torch.AcceleratorError: CUDA error: device-side assert triggered",
             "index-out-of-range",
+        ),
+        *(
+            (
+                f"{mark}Disabling FlashAttention 2 as it does not support MLA.",
+                "ValueError: No dot product attention backend is available for the provided inputs.",
+                "no-attention-kernel",
+            )
+            for mark in ("DEBUG:DotProductAttention:", "[DEBUG    | DotProductAttention]: ")
         ),
     ],
 )
@@ -1178,6 +1218,17 @@ def test_the_rank_whose_collective_differs_is_named_with_what_it_has_and_the_pla
     place = "/home/me/train.py:41 (in torch/distributed/distributed_c10d.py:3245)"
     assert f"\ncause: the ranks' collectives differ: {said}, at {place} (ranks-disagree)\n" in shown
     assert "TORCH_DISTRIBUTED_DEBUG" not in shown.partition("  fix: ")[2]
+
+
+def test_the_cause_is_what_came_before_a_clean_up_without_a_process_group(tmp_path: Path) -> None:
+    missed = in_package(
+        "torch/distributed/distributed_c10d.py",
+        "raise ValueError(",
+        "ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
+    )
+    text = traceback("KeyError: 'labels'") + "\nDuring handling of the above exception, another exception occurred:\n\n" + missed
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert (found.cause, found.line) == ("exception", "KeyError: 'labels'"), str(found)
 
 
 def test_a_chain_of_exceptions_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,11 +25,12 @@ OTHERS_GONE = re.compile(
     "|JAX distributed service detected"
 )
 WATCHDOG = "Watchdog caught collective"  # of a time-out, before it aborts
-# vLLM says this of the exception of another process of its own, whose traceback stands above, and
-# Hugging Face's datasets of the one that it has caught.
+# vLLM says this of the exception of another process of its own, whose traceback stands above,
+# Hugging Face's datasets of the one that it has caught, and torch of clean-up after one that came
+# before the ranks met.
 _POINTS_ABOVE = re.compile(
     "See root cause above|stack trace ([(]?above[)]? )?for (the )?root cause"
-    "|An error occurred while generating the dataset"
+    "|An error occurred while generating the dataset|Default process group has not been initialized"
 )
 _VLLM = re.compile(r"(^|/)vllm/")
 # The program that is called, not an argument of another, such as pip; blame.awk has the same words.

@@ -15,6 +15,9 @@ CAUSE_NAMED = {cause.name: cause for cause in reversed(CAUSES)}
 CAUSE_NOTED = {word: cause for cause in CAUSES for word in cause.noted_as}
 CAUSE_OF_CODE = {code: cause for cause in reversed(CAUSES) for code in cause.codes}
 EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
+# In a line of what a program goes on without, such as a part of torchvision or a library that
+# TensorFlow looks for.
+_WARNED = re.compile("Warning: |dlerror: ")
 SEARCHED = 65536  # characters at the end of a log in which words are looked for
 
 
@@ -35,6 +38,11 @@ class Finding:
     @property
     def weight(self) -> Weight:
         return self.cause.weight
+
+    @property
+    def is_final(self) -> bool:
+        """Return True if it explains the end of a program though no exception follows."""
+        return self.cause.is_final and not _WARNED.search(self.line)
 
 
 def recognize(log: Log, raised: Raised) -> Optional[Finding]:

@@ -54,7 +54,8 @@ def weigh(evidence: Evidence) -> Findings:
         return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
 
     causes, hints = sorted(found, key=order), sorted(hints, key=order)
-    if causes and causes[0].cause.name == "rank-missing":  # it waits where nobody finds it
+    is_missing = bool(causes) and causes[0].cause.name == "rank-missing"
+    if is_missing and evidence.plan.layout.nodes > 1:  # the others look for it in a wrong place
         causes = [*(each for each in hints if each.raised and "sought" in each.groups), *causes]
     causes = _deduplicate(causes, [])
     return causes, _deduplicate(hints, causes)
@@ -96,9 +97,7 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
             return ended, [finding for finding in words if finding not in ended]
         return [_as_log_says(log, _explain(log, end), words)], words
     begin = log.last_words()
-    last = [word for word in words if word.index >= begin]
-    final = [word for word in last if word.cause.is_final or code == 134]
-    final = [word for word in final if word.cause.name == NO_ENVIRONMENT] or final
+    final = _final([word for word in words if word.index >= begin], code)
     rest = [finding for finding in words if finding not in final]
     if final or not code or code >= 126:
         return [with_reason(finding) for finding in final], rest
@@ -106,6 +105,18 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
         groups = {"exception": evidence.describe(end.chain[-1])}
         return [Finding(LOGGED, log, end.chain[-1].index, groups)], rest
     return [Finding(EXIT, note or log, 0, {"code": str(code)})], rest
+
+
+def _final(last_words: list[Finding], code: Optional[int]) -> list[Finding]:
+    """Return what ended a program that left with this code and without an exception.
+
+    Without its environment a program is not found, or a script ends with 1. It is not killed.
+    """
+    final = [word for word in last_words if word.is_final or code == 134]
+    others = [word for word in final if word.cause.name != NO_ENVIRONMENT]
+    if code in (1, 127) and all(word.cause.name == "program-missing" for word in others):
+        return [word for word in final if word not in others] or others
+    return others
 
 
 def _as_log_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
@@ -141,7 +152,7 @@ def _ends_of_processes(log: Log, end: End, words: list[Finding]) -> list[Finding
     words = [each for each in words if not (lost and each.line.lstrip().startswith("exitcode "))]
     known = CAUSE_OF_CODE.get(launchers.as_shell(lost.code), EXIT) if lost else None
     aborted = CAUSE_NAMED["aborted"] in (known, *(each.cause for each in words))
-    words = [each for each in words if aborted or each.cause.codes or each.cause.is_final]
+    words = [each for each in words if aborted or each.cause.codes or each.is_final]
     is_said = any(known in (EXIT, each.cause) for each in words)
     if lost and known and not is_said:
         words.append(Finding(known, log, lost.line, {"code": str(lost.code)}))
