@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -28,7 +29,7 @@ from samples import HOSTILE_NAME, ROOT
 CORPUS = ROOT / "tests" / "corpus"
 DOCUMENT = ROOT / "docs" / "causes.md"
 RECORDED = sorted(path.parent.name for path in CORPUS.glob("*/cause"))
-NAMES = {cause.name for cause in findings.CAUSES}
+NAMES = list(dict.fromkeys(cause.name for cause in findings.CAUSES))
 CAUSE = re.compile(r"^cause: .*\((\S+)\)\n  shown by (\S+):(\d+):\n  \| (.*)\n  fix: (.+)$", re.MULTILINE)
 WITHOUT_WORDS = ("deadline", "checkpointed", "left-early", "rank-missing", "exception", "exit-code")  # known by how the rank ended
 CAUSING = "".join((ROOT / "tests/bash" / name).read_text() for name in ("faulty.py", "test_failing_runs.py"))  # tests that cause what they judge
@@ -2279,19 +2280,16 @@ def test_every_recorded_cause_exists() -> None:
 
 
 def rows() -> list[str]:
-    """The table of docs/causes.md: each cause once, with what is known of no run in capitals."""
+    """The table of docs/causes.md: each message of each cause, with what is known of no run in capitals."""
     again = facts.Again(["kit", "submit", "JOB"])
     known = facts.Facts(again=again, own_fix="kit's own words", inside="the image", elsewhere=facts._elsewhere(again, "any"))
-    recorded: dict[str, int] = {}
-    for name in RECORDED:
-        cause = (CORPUS / name / "cause").read_text().strip()
-        recorded[cause] = recorded.get(cause, 0) + 1
-    shown: dict[str, str] = {}
-    for cause in sorted(findings.CAUSES, key=lambda cause: cause.fix == "{own_fix}"):  # of two of one name, the one with more words
+    recorded = Counter((CORPUS / name / "cause").read_text().strip() for name in RECORDED)
+    shown = []
+    for cause in sorted(findings.CAUSES, key=lambda cause: NAMES.index(cause.name)):
         title, fix = (text.format_map(known).replace("|", "\\|") for text in (cause.title, cause.fix))
         otherwise = "by a test" if re.search(rf'"{cause.name}"|\({cause.name}\\\)', CAUSING) else "text only"
-        shown.setdefault(cause.name, f"| `{cause.name}` | {title} | {fix} | {recorded.get(cause.name, 0) or otherwise} |")
-    return [shown[name] for name in dict.fromkeys(cause.name for cause in findings.CAUSES)]
+        shown.append(f"| `{cause.name}` | {title} | {fix} | {recorded[cause.name] or otherwise} |")
+    return list(dict.fromkeys(shown))
 
 
 def test_the_table_of_causes_is_the_code() -> None:
