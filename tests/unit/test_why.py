@@ -416,6 +416,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("OSError: Unable to synchronously open file (truncated file: eof = 1052672, sblock->base_addr = 0, stored_eof = 2097152)", "data-damaged"),
     ("RuntimeError: could not unlink the shared memory file /torch_182_3881_77 : No such file or directory (2)", "shm-removed"),
     ("RuntimeError: unable to open shared memory object </torch_182_3881_77> in read-write mode: No such file or directory (2)", "shm-removed"),
+    ("RuntimeError: CUDA error: system has unsupported display driver / cuda driver combination", "driver-mismatch"),
     ("RuntimeError: Numpy is not available", "import-failed"),
     ("ImportError: /venv/lib/python3.12/site-packages/nvidia/cusparse/lib/libcusparse.so.12: symbol __nvJitLinkOld, version libnvJitLink.so.12 not defined in file libnvJitLink.so.12 with link time reference", "library-mismatch"),
     ("ImportError: /venv/lib/fast.so: symbol fast_old, version FAST_1 not defined in file libfast.so.1 with link time reference", "library-mismatch"),
@@ -1116,6 +1117,9 @@ def test_what_nccl_warned_of_long_before_is_not_the_cause(tmp_path: Path) -> Non
     [
         "HTTP Error 503 thrown while requesting GET https://a: 503 Server Error: Service Unavailable for url: https://a. Retrying in 1s [Retry 1/5].",
         "Got disconnected from remote data host. Retrying in 5sec [1/20]: aiohttp.client_exceptions.ServerDisconnectedError",
+        "data cache: off, since TypeError: cannot pickle '_thread.lock' object",
+        "frozen: ValueError: optimizer got an empty parameter list",
+        "wandb: WARNING CommError: entity me not found",
         "sandbox: test 3: Command '['python', '3.py']' died with <Signals.SIGKILL: 9>, reward 0",
     ],
 )
@@ -1731,6 +1735,7 @@ FALSE_WORDS = {
     "a memory pool of its own": (traceback("RuntimeError: cuMemCreate() is not implemented", "pool()"), 1, "exception"),
     "a call that the system lacks": (traceback("OSError: [Errno 38] Function not implemented", "os.pidfd_open(7)"), 1, "exception"),
     "a library of its own": (traceback("ValueError: The customer library was not found", "load()"), 1, "exception"),
+    "a kernel of another package": (in_package("fast_ops/scan.py", "fast_cuda.scan(x)", "RuntimeError: Tensors must be contiguous"), 1, "exception"),
     "a port of its own server": (traceback("OSError: [Errno 98] Address already in use", "server.bind(port)"), 1, "exception"),
     "its own compiler": (traceback("subprocess.CalledProcessError: Command '['gcc', 'net.c']' returned non-zero exit status 1.", "compile()"), 1, "exception"),
     "its own broken pipe": (traceback("BrokenPipeError: [Errno 32] Broken pipe", "viewer.stdin.write(image)"), 1, "exception"),

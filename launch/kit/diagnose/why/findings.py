@@ -18,6 +18,7 @@ EXIT, LOGGED = (cause for cause in CAUSES if cause.name == "exit-code")
 # In a line of what a program goes on without, such as a part of torchvision or a library that
 # TensorFlow looks for.
 _WARNED = re.compile("Warning: |dlerror: ")
+_EXCEPTION = re.compile(r"\b[A-Z]\w*Error: ")  # of Python
 SEARCHED = 65536  # characters at the end of a log in which words are looked for
 
 
@@ -39,10 +40,13 @@ class Finding:
     def weight(self) -> Weight:
         return self.cause.weight
 
-    @property
-    def is_final(self) -> bool:
-        """Return True if it explains the end of a program though no exception follows."""
-        return self.cause.is_final and not _WARNED.search(self.line)
+    def is_final(self, code: Optional[int] = None) -> bool:
+        """Return True if it explains this end of a program, though no exception follows.
+
+        Before it aborts, compiled code may say what else is an exception of Python.
+        """
+        is_of_compiled = code == 134 and not _EXCEPTION.search(self.line)
+        return (self.cause.is_final or is_of_compiled) and not _WARNED.search(self.line)
 
 
 def recognize(log: Log, raised: Raised) -> Optional[Finding]:

@@ -112,7 +112,7 @@ def _final(last_words: list[Finding], code: Optional[int]) -> list[Finding]:
 
     Without its environment a program is not found, or a script ends with 1. It is not killed.
     """
-    final = [word for word in last_words if word.is_final or code == 134]
+    final = [word for word in last_words if word.is_final(code)]
     others = [word for word in final if word.cause.name != NO_ENVIRONMENT]
     if code in (1, 127) and all(word.cause.name == "program-missing" for word in others):
         return [word for word in final if word not in others] or others
@@ -152,7 +152,7 @@ def _ends_of_processes(log: Log, end: End, words: list[Finding]) -> list[Finding
     words = [each for each in words if not (lost and each.line.lstrip().startswith("exitcode "))]
     known = CAUSE_OF_CODE.get(launchers.as_shell(lost.code), EXIT) if lost else None
     aborted = CAUSE_NAMED["aborted"] in (known, *(each.cause for each in words))
-    words = [each for each in words if aborted or each.cause.codes or each.is_final]
+    words = [each for each in words if aborted or each.cause.codes or each.is_final()]
     is_said = any(known in (EXIT, each.cause) for each in words)
     if lost and known and not is_said:
         words.append(Finding(known, log, lost.line, {"code": str(lost.code)}))
