@@ -670,6 +670,7 @@ NO_CONDA = "CondaError: Run 'conda init' before 'conda activate'\n"
         (NO_CONDA + "loading\n", 137, "killed"),
         (NO_CONDA + "free(): invalid pointer\n", 134, "heap-damaged"),
         (NO_CONDA + "loading\n", 3, "exit-code"),
+        ("node2: Killed\npdsh@node1: node2: ssh exited with exit code 255\n", 255, "exit-code"),
         (NO_CONDA + "write: No space left on device\nOSError: [Errno 28] No space left on device\n", 1, "disk-full"),
         ("W dso_loader.cc:64] Could not load dynamic library 'libcublas.so.11'; dlerror: libcublas.so.11: cannot open shared object file: No such file or directory\n", 3, "exit-code"),
         ("W dso_loader.cc:64] Could not load dynamic library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared object file: No such file or directory\n", 3, "exit-code"),

@@ -99,7 +99,7 @@ def _read_first(evidence: Evidence, log: Log, first: Failed) -> Findings:
     begin = log.last_words()
     final = _final([word for word in words if word.index >= begin], code)
     rest = [finding for finding in words if finding not in final]
-    if final or not code or code >= 126:
+    if final or not code or code in CAUSE_OF_CODE:
         return [with_reason(finding) for finding in final], rest
     if end.chain:
         groups = {"exception": evidence.describe(end.chain[-1])}
