@@ -57,7 +57,7 @@ class Needs:
     nodes: int = 1
     gpus: int = 0
     interfaces: str = ""  # NCCL_SOCKET_IFNAME
-    nccl: dict[str, str] = field(default_factory=dict)  # its variables that choose NCCL's network
+    nccl: dict[str, str] = field(default_factory=dict)  # the job's variables for NCCL
     job: str = ""  # its name; empty where none was given
     program: str = ""  # the command's, in the image or on the node; empty for a Python program
     needs_python: bool = False
@@ -73,7 +73,10 @@ class Needs:
     named: bool = False  # True where the nodes were asked for by name
 
     def uses_tcp(self, kind: str) -> bool:
-        """Return True if NCCL is to use nothing faster on such a network, as lib/fabric.sh does."""
+        """Return True if the job has chosen TCP in place of a network of this kind, such as ib.
+
+        A job's own scripts judge it in the same way: fabric::is_unwanted of lib/fabric.sh.
+        """
         if self.nccl.get("NCCL_NET", "").lower() == "socket":
             return True
         if kind in ("ib", "roce"):
