@@ -976,6 +976,7 @@ def test_a_default_of_a_function_is_known() -> None:
         "apptainer exec i.sif ./a": "the container had your home, and has none with kit: write `mounts: [$HOME]`",
         "apptainer exec --overlay e.ext3:ro i.sif ./a": "apptainer's option --overlay: put what it holds into the image",
         "srun --container-image=/i.sqsh --container-mount-home ./a": "Pyxis' option --container-mount-home: write `mounts: [$HOME]`",
+        "apptainer exec -B /homes i.sif ./a": "the container had your home",
         "apptainer exec --no-home i.sif ./a": "--no-home of apptainer: kit starts the ranks with options of its own; kit mounts no home either",
         "apptainer exec -e i.sif ./a": "your shell's variables do not reach the container anyway",
         "apptainer exec -B /p:/w --pwd /w i.sif ./a": "the same folder, `workdir: /p`, by its path on the host, which is not /w",
@@ -1010,7 +1011,7 @@ def test_an_option_that_no_key_carries_is_named(line: str, named: str) -> None:
 
 
 def test_a_container_without_the_home_is_as_before() -> None:
-    for option in ("--no-home", "--contain", "-C", "--home /x"):
+    for option in ("--no-home", "--contain", "-C", "--home /x", "-B $HOME:$HOME", "-B /data,/home", "-B ~"):
         assert "had your home" not in convert(f"apptainer exec {option} i.sif ./a\n").job
 
 

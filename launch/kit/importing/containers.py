@@ -52,8 +52,8 @@ _INSTEAD = {
     "overlay": "put what it holds into the image, or into a folder under `mounts`",
     "writable-tmpfs": "have the program write to /tmp, or to a folder under `mounts`",
 }
-_WITHOUT_HOME = {"no-home", "contain", "containall", "home"}
-_HOME = (
+_ABOUT_HOME = {"no-home", "contain", "containall", "home"}
+WITHOUT_HOME = (
     "the container had your home, and has none with kit: write `mounts: [$HOME]` if the program "
     "reads it (~/.cache, ~/.netrc); packages in ~/.local stay out (docs/images.md)"
 )
@@ -93,8 +93,8 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
             found.not_taken.append(name)
         else:
             found.open_questions.append(_none_like("apptainer", name))
-    if _WITHOUT_HOME.isdisjoint(option.name for option in given):
-        found.remarks.append(_HOME)
+    if _ABOUT_HOME.isdisjoint(option.name for option in given):
+        found.remarks.append(WITHOUT_HOME)
     found.keys["image"], *found.program = rest or [""]
     if verb == "run":
         way = "put what it sets into `setup`" if found.program else "name the program itself"

@@ -121,6 +121,8 @@ class Starters(AtLines):
         mounts = [*self.draft.keys.get("mounts", []), *found]
         if mounts:
             self.draft.keys["mounts"] = list(dict.fromkeys(mounts))
+        if containers.on_host(str(self.scope.values.get("HOME", "$HOME")), mounts):
+            self.draft.take_back(containers.WITHOUT_HOME)
         return found
 
     def _text(self, key: str, text: str) -> None:
