@@ -21,7 +21,7 @@ _OF_TASK = re.compile(r"\$\{(\w+)\[\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*(-\s*1\s*)?
 # Variables whose values begin with an option.
 _OF_OPTIONS = re.compile(r"(?<![\w-])(\w+)\+?=[\"'(]?\s*(?:#[^\n]*\n\s*)*-")
 _ERREXIT = re.compile(r"(\bset|^#!.*sh) +(-\w+ +)*(-\w*e|-o +errexit)")
-_WAIT = re.compile(r"\s*wait\b")
+_WAIT = re.compile(r"\s*wait(?![\w.-])")
 _GUESSED = "this is taken for the program, which starts the ranks: see whether another line does"
 
 
