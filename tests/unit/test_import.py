@@ -623,6 +623,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "[ -f c.sh ] || exit 1\nmytool x": {"command": "mytool x", "host_setup": "[ -f c.sh ]\n"},
         "srun --gres-flags=allow-task-sharing ./a": {"command": "./a"},
         "apptainer exec --no-home i.sif ./a": {"image": "i.sif"},
+        "#SBATCH -N 2 --gpus-per-node=4\nsrun torchrun --nproc_per_node=${SLURM_NTASKS_PER_NODE:-4} t.py": {"processes_per_node": "4"},
         "srun python t.py &\nPID=$!\nwait $PID": {"command": "t.py", "launcher": "srun"},
         "srun hostname\nsrun ./a": {"command": "./a", "host_setup": None},
         "srun bash -c 'hostname; nvidia-smi -L'\nsrun ./a": {"command": "./a", "host_setup": None},
@@ -746,6 +747,8 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "./a; cp out /archive": "after the program",
         "./a; sbatch next.sh": "starts a job again",
         "#SBATCH --nodes=2\ntorchrun --nnodes=4 t.py": "expects 4 nodes",
+        "#SBATCH -N 1 -n 4\ntorchrun --nproc_per_node=4 t.py ${SLURM_TASKS_PER_NODE%%(*}": "$SLURM_TASKS_PER_NODE was 4, and the job's own may be another: write the number",
+        "srun python t.py &\nif [ -f x ]; then\nwait-for-it x\nfi": "it ran in the background",
         "torchrun --nproc_per_node=$P t.py": "write the ranks",
         "torchrun --nproc_per_node=gpu t.py": "write the ranks",
         "#SBATCH --gpus-per-node=8\ntorchrun --nproc_per_node=$1 t.py": "write the ranks",
@@ -1429,6 +1432,22 @@ def test_the_number_of_ranks_that_a_starter_on_each_node_is_told_is_the_scripts(
         ),
         "a process on each node": ("export WORLD_SIZE=$((SLURM_NNODES * 4))\nsrun -n 2 python main.py $WORLD_SIZE\n", "spawn", {"WORLD_SIZE": "8"}),
         "a number of nodes": ("WORLD_SIZE=$SLURM_NNODES\nsrun -n 2 torchrun --nproc_per_node=4 --nnodes=2 main.py $WORLD_SIZE\n", "torchrun", {}),
+        "a number of its own in front of it": ("WORLD_SIZE=4 RANK=0 python main.py 1\n", "spawn", {"WORLD_SIZE": "4", "RANK": "0"}),
+        "a number that others are made of": (
+            "P=4\nWORLD_SIZE=$((SLURM_NNODES * P))\nB=$((WORLD_SIZE * 8))\nsrun -n 2 accelerate launch --batch $B --steps=$((256 / WORLD_SIZE))\n",
+            "spawn",
+            {},
+        ),
+        "a number that is made of others": (
+            "NPROC_PER_NODE=2\nWORLD_SIZE=$((SLURM_NNODES * NPROC_PER_NODE))\nsrun -n 2 accelerate launch --num_processes $WORLD_SIZE\n",
+            "spawn",
+            {},
+        ),
+        "a text for the shell of each task": (
+            'export WORLD_SIZE=$((SLURM_NNODES * 4))\nsrun -n 2 bash -c "for i in 1; do true; done; accelerate launch -n $WORLD_SIZE"\n',
+            "spawn",
+            {"WORLD_SIZE": "8"},
+        ),
         "ranks that are not for all GPUs": ("NPROC_PER_NODE=2\naccelerate launch --num_processes $NPROC_PER_NODE\n", "spawn", {}),
         "what srun's tasks do not find": ("NPROC_PER_NODE=4\nsrun python main.py $NPROC_PER_NODE\n", "srun", {}),
     }.values(),
@@ -1441,6 +1460,9 @@ def test_a_program_has_the_scripts_number_of_ranks_where_kits_is_another(lines: 
     job = yaml.load(found.job, Loader=yaml.BaseLoader)
     assert [entry.reason for entry in found.entries if entry.kind == DECIDE] == []
     of_kit = {"spawn": {"NPROC_PER_NODE": "4", "SLURM_NTASKS": nodes}, "torchrun": {"WORLD_SIZE": "8", "RANK": "9"}, "srun": {"WORLD_SIZE": "2"}}
+    more_nodes = {"SLURM_NNODES": str(2 * int(nodes)), "NNODES": str(2 * int(nodes))}
+    again = run_bash(own_lines(job), {**slurm, **of_kit["spawn"], **more_nodes})[0]
+    assert launcher != "spawn" or again == run_bash(text, {**slurm, **more_nodes})[0][-len(again) :]
     words, then = run_bash(own_lines(job), {**slurm, **of_kit[launcher]})
     expected, before = run_bash(text, slurm)
     assert (job["launcher"], words[-2:]) == (launcher, expected[-2:])
@@ -1455,12 +1477,18 @@ def test_a_program_has_the_scripts_number_of_ranks_where_kits_is_another(lines: 
             "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\ntorchrun --nproc_per_node=4 t.py $SLURM_NTASKS $((256/SLURM_NTASKS)) \"${SLURM_NPROCS:-1}\" '$SLURM_NTASKS'\n",
             {"SLURM_CPUS_PER_TASK", "SLURM_NTASKS", "SLURM_NPROCS"},
         ),
+        "a default with a variable": ("-N 1 --ntasks=4 --gpus-per-node=4", "N=1\ntorchrun --nproc_per_node=4 t.py ${SLURM_NTASKS:-$N}\n", {"SLURM_NTASKS"}),
         "a condition": ("-N 1 --ntasks=4 --gpus-per-node=4", "if [[ SLURM_NTASKS -gt 1 ]]; then A=x; else A=y; fi\npython t.py $A\n", {"SLURM_NTASKS"}),
         "all GPUs": ("-N 2 --gpus=8", "export G=$((SLURM_GPUS / SLURM_NNODES))\nsrun -n 2 torchrun --nproc_per_node $G t.py $G x$SLURM_GPUS\n", {"SLURM_GPUS"}),
         "the GPUs of a node": ("--gpus-per-node=4", "srun -n 1 torchrun --nproc_per_node 4 t.py $SLURM_GPUS_PER_NODE\n", {"SLURM_GPUS_PER_NODE"}),
         "ranks that Slurm starts": (
             "-N 1 --ntasks=4 --gpus-per-node=4 -c 8",
             "export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\nsrun python t.py $SLURM_NTASKS\n",
+            set(),
+        ),
+        "a text for the shell of each task": (
+            "-N 1 --ntasks=4 --gpus-per-node=4",
+            'srun --ntasks-per-node=1 bash -c "torchrun --nproc_per_node=4 t.py $SLURM_NTASKS"\n',
             set(),
         ),
         "a shell of each task": ("-N 1 --ntasks=4 --gpus-per-node=4", "srun -n 1 bash -c 'python t.py $SLURM_NTASKS'\n", set()),
@@ -1471,22 +1499,28 @@ def test_numbers_that_slurm_told_the_script_stay_what_they_were(header: str, lin
     nodes = "2" if "-N 2" in header else "1"
     told = {"SLURM_NTASKS": "4", "SLURM_NPROCS": "4", "SLURM_NNODES": nodes, "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS": "8", "SLURM_GPUS_PER_NODE": "4"}
     found = importer.convert(text, "old.sbatch", {**machine, **told})
-    assert {word.strip("$") for entry in found.entries for word in entry.reason.split() if "may be another" in entry.reason and "$" in word} == named
+    assert {entry.reason.split()[0].strip("$") for entry in found.entries if "may be another" in entry.reason} == named
     assert not any(entry.kind == DECIDE for entry in found.entries)
     job = yaml.load(found.job, Loader=yaml.BaseLoader)
-    of_job = {**machine, **told, **({"SLURM_NTASKS": nodes, "SLURM_NPROCS": nodes, "SLURM_CPUS_PER_TASK": "32"} if named else {})}
-    for name in named & {"SLURM_GPUS", "SLURM_GPUS_PER_NODE"}:
-        del of_job[name]
-    words, variables = run_bash(own_lines(job), of_job)
-    expected, before = run_bash(text, {**machine, **told})
-    assert words == expected[-len(words) :]
-    assert [variables.get(name) for name in ("OMP_NUM_THREADS", "G")] == [before.get(name) for name in ("OMP_NUM_THREADS", "G")]
+    for times in (1, 2):  # kit submit --nodes
+        told = {**told, "SLURM_NNODES": str(int(nodes) * times)}
+        told |= {name: str(int(told[name]) * times) for name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GPUS")}
+        of_torchrun = {"SLURM_NTASKS": told["SLURM_NNODES"], "SLURM_NPROCS": told["SLURM_NNODES"], "SLURM_CPUS_PER_TASK": "32"}
+        of_job = {**machine, **told, **(of_torchrun if job["launcher"] != "srun" else {})}
+        for name in named & {"SLURM_GPUS", "SLURM_GPUS_PER_NODE"}:
+            del of_job[name]
+        words, variables = run_bash(own_lines(job), of_job)
+        expected, before = run_bash(text, {**machine, **told})
+        assert words == expected[-len(words) :]
+        assert [variables.get(name) for name in ("OMP_NUM_THREADS", "G")] == [before.get(name) for name in ("OMP_NUM_THREADS", "G")]
 
 
 def test_another_number_of_ranks_than_srun_starts_is_a_question() -> None:
     body = "#SBATCH -N 2 --ntasks-per-node=2 --gpus-per-node=4\nexport WORLD_SIZE={}\nsrun python t.py\n"
     assert "$WORLD_SIZE was 16, and kit sets it to 4, its own ranks: see how many ranks the program expects" in questions(body.format(16))
     assert questions(body.format("$SLURM_NTASKS")) == questions(body.format("$((SLURM_NNODES * 2))")) == []
+    step = "srun --ntasks-per-node=2 bash -c 'export WORLD_SIZE=$SLURM_NTASKS RANK=$SLURM_PROCID; python t.py'\n"
+    assert questions(f"#SBATCH -N 2 --gpus-per-node=4\n{step}") == []
     assert questions("export WORLD_SIZE=$SLURM_NTASKS\nsrun torchrun --nproc_per_node=4 t.py\n") == []  # torchrun has always set its own
 
 

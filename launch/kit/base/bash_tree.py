@@ -19,7 +19,7 @@ _ARITHMETIC = ("ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop")
 _CHANGED = re.compile(  # in arithmetic: shfmt names its operators differently in each version
     r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
-_VALUE = re.compile(r"\$\w+|\$\{\w+(:?[-=?][^$`{}]*)?\}")  # the variable's own, if it has one
+_VALUE = re.compile(r"\$\w+|\$\{\w+(:?[-=?].*)?\}", re.DOTALL)  # the variable's own, if it has one
 _TO_FILL = re.compile(r"<[A-Za-z][\w -]*>")  # of a template
 _NO_NODES = ("Pos", "End", "Comments", "Source", "Lines")  # facts of a node; all else is below it
 # A redirection into a file, not into a device or another stream.
@@ -157,11 +157,13 @@ def with_values(source: str, values: Mapping[str, str]) -> tuple[str, set[str]]:
             for part in descend(item, without=("ParamExp",)):
                 if part.get("Type") == "Lit":
                     places[part["Pos"]["Offset"], part["End"]["Offset"]] = part["Value"]
-    found = source.encode()
-    chosen = {place: name for place, name in places.items() if name in values}
-    for (begin, end), name in sorted(chosen.items(), reverse=True):
-        found = found[:begin] + values[name].encode() + found[end:]
-    return found.decode("utf-8", "replace"), {*chosen.values()}
+    text_of, found, used, done = source.encode(), b"", set(), 0
+    for (begin, end), name in sorted(places.items()):
+        if name in values and begin >= done:  # and not within the default of another one
+            found += text_of[done:begin] + values[name].encode()
+            done = end
+            used.add(name)
+    return (found + text_of[done:]).decode("utf-8", "replace"), used
 
 
 def _compares_numbers(node: Node) -> bool:

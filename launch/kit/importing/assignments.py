@@ -61,10 +61,7 @@ class Assignments:
         if name in variables.OWNED:
             hint = self.scope.hinted(value) if isinstance(value, str) else ""
             known = hint if hint and not HOLE.search(hint) else None
-            if value is not None and not self.scope.is_itself(name, value):
-                self.scope.of_script[name] = value
-            if exported:
-                self.scope.exported.add(name)
+            self.scope.keep_own(name, value, exported=exported)
             self.scope.leave_open(name, hint=known)
             self.placing.add(item._replace(kind=DEFINE))
             self.draft.left_to_kit(span, name)

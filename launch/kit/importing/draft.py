@@ -51,7 +51,7 @@ class Draft:
     has_image: bool = False  # also where its file is still to be made
     is_in_container: bool = False  # the whole script, and not the program alone
     tasks: int = 1  # on each node, as srun starts them
-    header_tasks: int = 1  # for which the header has CPUs
+    cpu_tasks: int = 1  # on each node, for which the script asks for CPUs
     container_lines: list[Span] = field(default_factory=list)  # of #SBATCH
     slurm: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, Any] = field(default_factory=dict)

@@ -177,7 +177,7 @@ def _shape(given: GivenOptions, draft: Draft) -> None:
         draft.carried(given["ntasks"][1], "processes_per_node")
     if "gpus-per-task" in given and "ntasks-per-node" not in given:
         _gpus(given, tasks or 1, draft)
-    draft.tasks = draft.header_tasks = tasks or 1
+    draft.tasks = draft.cpu_tasks = tasks or 1
 
 
 def _nodes(given: GivenOptions, tasks: int, draft: Draft) -> None:

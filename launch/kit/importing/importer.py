@@ -12,7 +12,7 @@ from kit.base import bash_tree, redact
 from kit.base.errors import UsageError
 from kit.config import yaml_source
 from kit.files import safe_read
-from kit.importing import choice, containers, header, job_text
+from kit.importing import choice, containers, header, job_text, slurm_numbers
 from kit.importing.draft import Draft, LedgerEntry
 from kit.importing.header import GivenOptions
 from kit.importing.holes import HOLE
@@ -47,7 +47,7 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     draft = Draft(text.split("\n"))
     given = header.read(draft)
     known = {key: environment[key] for key in ("HOME", "USER") if environment.get(key)}
-    scope = Scope({**known, **draft.env}, _facts(draft, given), environment)
+    scope = Scope({**known, **draft.env}, slurm_numbers.of_header(draft, given), environment)
     _read_container(given, draft, scope)
     spans = []
     if options := _SHELLS_OPTIONS.match(text):
@@ -71,25 +71,6 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
     kinds = [draft.kind_of(number) for number in range(1, len(draft.lines) + 1)]
     entries = sorted(draft.entries, key=lambda entry: entry.first)
     return Imported(job, entries, kinds)
-
-
-def _facts(draft: Draft, given: GivenOptions) -> dict[str, str]:
-    """Return what Slurm would set in a job with this header."""
-    nodes = draft.nodes
-    found = {
-        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
-        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(nodes * draft.tasks)),
-        **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), str(draft.tasks)),
-        **{"SLURM_SUBMIT_DIR": ".", "PWD": draft.keys.get("workdir", ".")},
-    }
-    if gpus := draft.keys.get("gpus_per_node"):
-        found |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), gpus)
-    total, _ = given.get("gpus", ("", None))
-    if total.isdecimal():
-        found["SLURM_GPUS"] = total
-    if cpus := draft.slurm.get("cpus-per-task"):
-        found["SLURM_CPUS_PER_TASK"] = cpus
-    return found
 
 
 def _text(path: Path) -> str:

@@ -10,7 +10,7 @@ from kit.base.bash_tree import Span
 from kit.base.errors import KitError
 from kit.config import rank_starters
 from kit.config.rank_starters import MPI, TORCHRUN
-from kit.importing import commands, containers, header, starter_options
+from kit.importing import commands, containers, header, slurm_numbers, starter_options
 from kit.importing.commands import ASSIGNMENT, BASH_AND_SH, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.holes import HOLE
@@ -36,7 +36,6 @@ class Launch(OwnNumbers):
     def __init__(self, draft: Draft, scope: Scope, inner: Inner, span: Span) -> None:
         super().__init__(draft, scope, span)
         self.inner = inner
-        self.has_shell = False  # of each task: `bash -c`
         self.is_in_task = False  # behind `bash -c`, which each task runs
         self.set_by: dict[str, str] = {}  # the lines that set a variable
         self.lines: list[str] = []  # of bash, in the place of a command
@@ -104,7 +103,7 @@ class Launch(OwnNumbers):
         self.launcher = "spawn"
         words = starter_options.with_port(words, self.scope.hole("${MASTER_PORT}", ["MASTER_PORT"]))
         own = self.own_numbers()
-        self._script([self.with_own(word, own) for word in words])
+        self._script([self.with_texts(word, own) for word in words])
         self._write()
         return []
 
@@ -122,31 +121,48 @@ class Launch(OwnNumbers):
 
     def _shell(self, text: str) -> Optional[list[str]]:
         """Read the text of `bash -c`; what is more than a program stays bash."""
-        self.has_shell = True
+        if self.has_srun:
+            text = self._in_step(text)
         if (found := self._torchrun_in(text)) is not None:
             return found
         hole = self.scope.only_hole(text.split(" ")[0])
         names = [name for name in self.scope.names(text) if self._has_quotes(name)]
         if names or (hole and hole.hint is None):  # its value is a command, or has quotes
-            self.note_names(text)
-            self.lines = [f"eval {self.scope.bash(text)}"]
             names += sorted(hole.names) if hole else []
-            lines = "".join(self.set_by.get(name, "") for name in names)
-            self._ask_about_ranks(text + lines)
-            self._write()
-            return []
+            made_by = "".join(self.set_by.get(name, "") for name in names)
+            return self._keep_text(text, lambda text: f"eval {self.scope.bash(text)}", made_by)
         try:
-            lines = self.scope.inner(text)
-            found = self.inner(lines)
+            found = self.inner(self.scope.inner(text))
         except KitError:
             self.decide("kit import cannot read what bash -c is given")
-            lines, found = self.scope.source(text), None
-        if found is not None:
-            self.is_in_task = True
-            return found
+            return self._keep_text(text, self.scope.source)
+        if found is None:
+            return self._keep_text(text, self.scope.inner)
+        self.is_in_task = True
+        return found
+
+    def _in_step(self, text: str) -> str:
+        """Go on with what Slurm tells the tasks of srun; the text has what it told the script."""
+        facts, nodes = self.scope.facts, ["SLURM_NNODES"]
+        self.scope.facts = slurm_numbers.of_step(self.draft, facts)
+        own = {
+            name: self.scope.hole(slurm_numbers.text(self.draft, name, number), nodes, hint=number)
+            for name, number in facts.items()
+            if number != self.scope.facts[name]
+        }
+        for name, value in self.scope.of_script.items():
+            if isinstance(value, str):
+                self.scope.of_script[name] = self.with_texts(value, own)
+        return self.with_texts(text, own)
+
+    def _keep_text(self, text: str, to_bash: Callable[[str], str], made_by: str = "") -> list[str]:
+        """Write the text of `bash -c` as lines of bash; the lines `made_by` set parts of it."""
+        own = self.own_numbers()
+        text = self.with_texts(text, own)
         self.note_names(text)
-        self.lines = lines.strip("\n").split("\n")
-        self._ask_about_ranks(text)
+        self.lines = [*self.own_exports(own), *to_bash(text).strip("\n").split("\n")]
+        if "torchrun" in text + made_by or "torch.distributed" in text + made_by:
+            self.decide("torchrun is among other commands: see which ranks kit should start")
         self._write()
         return []
 
@@ -172,17 +188,13 @@ class Launch(OwnNumbers):
         double, single = r'"[^"]*(\'|\\[^\n])', r"'[^']*[\"$`\\]"
         return bool(re.search(rf"\b{name}\+?=({double}|{single})", self.set_by.get(name, "")))
 
-    def _ask_about_ranks(self, text: str) -> None:
-        if "torchrun" in text or "torch.distributed" in text:
-            self.decide("torchrun is among other commands: see which ranks kit should start")
-
     # ------------------------------------------------------------ the program
 
     def _finish(self, words: list[str]) -> None:
         """Write the program, as a command or as a script."""
         own = self.own_numbers()
-        words = [self._relative(self.with_own(word, own)) for word in words]
-        exported = self.exported(own)
+        words = [self._relative(self.with_texts(word, own)) for word in words]
+        exports = self.own_exports(own)
         swept = [self.scope.swept(word) for word in words]
         words = words if HOLE.search("".join(swept)) else swept
         is_open = any(HOLE.search(word) for word in words[:-1])
@@ -193,9 +205,9 @@ class Launch(OwnNumbers):
         self._ask_what_starts(words)
         if not words:
             self.decide("write the program: `command: train.py`")
-        elif exported or any(HOLE.search(word) for word in words) or self._is_written(words):
+        elif exports or any(HOLE.search(word) for word in words) or self._is_written(words):
             self._script(words)
-            self.lines = [*(self.export_own(name, own) for name in exported), *self.lines]
+            self.lines = [*exports, *self.lines]
         else:
             is_script = len(words) > 1 and words[1].endswith(".py")
             # Without a path, kit finds the Python as the script did.
@@ -256,7 +268,7 @@ class Launch(OwnNumbers):
         count = self.ranks_per_node()
         if count is not None:
             keys["processes_per_node"] = str(count)
-        self._keep_cpus(count or int(keys.get("gpus_per_node") or 1))
+        self._keep_cpus(self.ranks())
         signal = self.draft.slurm.get("signal")
         if signal and self.launcher == "torchrun":
             del self.draft.slurm["signal"]
@@ -265,7 +277,7 @@ class Launch(OwnNumbers):
 
     def _keep_cpus(self, ranks: int) -> None:
         """Ask for the CPUs that the script has on a node, where the job has other tasks there."""
-        slurm, tasks = self.draft.slurm, self.draft.header_tasks
+        slurm, tasks = self.draft.slurm, self.draft.cpu_tasks
         cpus, is_one = slurm.get("cpus-per-task", ""), self.launcher not in ("srun", "mpi")
         total = int(cpus) * tasks if cpus.isdecimal() else 0
         of_job = 1 if is_one else ranks

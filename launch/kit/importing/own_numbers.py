@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Optional
 
+from kit.base import bash_tree
 from kit.importing.holes import HOLE
-from kit.importing.scope import Scope
 from kit.importing.starters import Starters
 
 _WITH_RANKS = ("srun", "mpi", "torchrun")  # the launchers that tell each rank what it is
@@ -21,9 +21,13 @@ class OwnNumbers(Starters):
             self.launcher = "spawn"
             way = "$WORLD_SIZE counts more ranks than srun started: the program starts them itself"
             self.draft.remark(self.span, f"`launcher: spawn`, since {way}")
-        count = self.ranks_per_node() or int(self.draft.keys.get("gpus_per_node") or 1)
-        kits = _of_kit(self.launcher, self.draft.nodes, count)
-        own = _of_script(self.scope, kits)
+        kits = _of_kit(self.launcher, self.draft.nodes, self.ranks())
+        own: dict[str, str] = {}
+        for name, value in self.scope.of_script.items():
+            number = self.scope.hinted(value) if isinstance(value, str) else ""
+            is_other = number.isdecimal() and kits.get(name) not in ("", number)
+            if isinstance(value, str) and (name not in kits or is_other):
+                own[name] = self.with_texts(value, own)
         if "WORLD_SIZE" in {*own} & self.scope.exported and self.launcher in ("srun", "mpi"):
             was, has = self.scope.source(own["WORLD_SIZE"]), kits["WORLD_SIZE"]
             way = "see how many ranks the program expects"
@@ -37,32 +41,42 @@ class OwnNumbers(Starters):
         is_all = isinstance(value, str) and self.scope.hinted(value) == total
         return is_all and self.draft.tasks == 1 and gpus not in (None, "1")
 
-    def with_own(self, word: str, own: Mapping[str, str]) -> str:
-        """Return a word of the program with the script's own values in the place of variables."""
+    def with_texts(self, word: str, texts: Mapping[str, str]) -> str:
+        """Return a word with texts in the place of variables, also in $((...)) and the like."""
 
         def fill(found: re.Match[str]) -> str:
             (hole,) = self.scope.holes_of(found.group())
-            (name,) = hole.names if len(hole.names) == 1 else ("",)
-            is_own = name in own and self.scope.is_itself(name, found.group())
-            return own[name] if is_own else found.group()
+            names = hole.names & texts.keys()
+            if not names:
+                return found.group()
+            if self.scope.is_itself(min(names), found.group()):
+                return texts[min(names)]
+            values = {name: self.scope.source(texts[name]) for name in names}
+            source, filled = bash_tree.with_values(hole.source, values)
+            of_texts = (self.scope.names(texts[name]) for name in filled)
+            names = (hole.names - filled).union(*of_texts)
+            return self.scope.hole(source, names, quoted=hole.is_quoted, hint=hole.hint)
 
         return HOLE.sub(fill, word)
 
-    def exported(self, own: Mapping[str, str]) -> list[str]:
-        """Return those variables that the program found in its environment, and not by kit."""
-        is_open = self.launcher not in _WITH_RANKS
-        return [n for n in _OF_RANKS if is_open and n in own and n in self.scope.exported]
-
-    def export_own(self, name: str, own: Mapping[str, str]) -> str:
-        """Return the line of a `script` that gives the program such a variable."""
-        self.draft.keep_own(name)
-        self.note_names(own[name])
-        return f"export {name}={self.scope.bash(own[name])}"
+    def own_exports(self, own: Mapping[str, str]) -> list[str]:
+        """Return the lines that give the program what kit's launcher does not set."""
+        if self.launcher in _WITH_RANKS:
+            return []
+        names = [name for name in _OF_RANKS if name in own and name in self.scope.exported]
+        for name in names:
+            self.draft.keep_own(name)
+            self.note_names(own[name])
+        return [f"export {name}={self.scope.bash(own[name])}" for name in names]
 
     def ranks_per_node(self) -> Optional[int]:
         """Return how many ranks the script starts on each node; None where the GPUs tell."""
         is_by_slurm = self.per_node is None and self.launcher in ("srun", "mpi")
         return self.draft.tasks if is_by_slurm else self.per_node
+
+    def ranks(self) -> int:
+        """Return how many ranks the job starts on each node."""
+        return self.ranks_per_node() or int(self.draft.keys.get("gpus_per_node") or 1)
 
 
 def _of_kit(launcher: str, nodes: int, per_node: int) -> dict[str, str]:
@@ -72,17 +86,3 @@ def _of_kit(launcher: str, nodes: int, per_node: int) -> dict[str, str]:
         return {**found, "NPROC_PER_NODE": str(per_node)}
     counts = {"WORLD_SIZE": str(nodes * per_node), "LOCAL_WORLD_SIZE": str(per_node)}
     return {**found, **counts, **dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "")}
-
-
-def _of_script(scope: Scope, kits: Mapping[str, str]) -> dict[str, str]:
-    values = {name: value for name, value in scope.of_script.items() if isinstance(value, str)}
-    numbers = {name: scope.hinted(value) for name, value in values.items()}
-    others = {
-        name
-        for name, number in numbers.items()
-        if name not in kits or (number.isdecimal() and kits[name] not in ("", number))
-    }
-    return {
-        name: numbers[name] if scope.names(values[name]) & (others - {name}) else values[name]
-        for name in others
-    }

@@ -52,6 +52,13 @@ class Scope(Holes):
         """Let a variable stand for itself: only the running job knows its value."""
         self.values[name] = self.hole(f"${{{name}}}", [name], quoted=quoted, hint=hint)
 
+    def keep_own(self, name: str, value: Optional[Value], *, exported: bool) -> None:
+        """Keep what the script gives a variable that kit sets, too."""
+        if value is not None and not self.is_itself(name, value):
+            self.of_script[name] = value
+        if exported:
+            self.exported.add(name)
+
     def change(self, name: str) -> None:
         """Leave those variables open in whose values the former value of this one is."""
         kept = self.texts.items()

@@ -1,4 +1,4 @@
-"""Write the numbers that Slurm told a script where it tells the job others.
+"""Know the numbers that Slurm told a script, and write them where it tells the job others.
 
 kit asks for one task on each node where torchrun or the program itself starts the ranks, and for
 the GPUs of a node. So `$SLURM_NTASKS` of such a job is the number of its nodes.
@@ -10,39 +10,83 @@ import re
 from collections.abc import Mapping
 
 from kit.base import bash_tree
-from kit.importing.draft import Draft
+from kit.importing.draft import DECIDE, REMARK, Draft
+from kit.importing.header import GivenOptions
+
+_OF_ALL_TASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
+_OF_ALL_NODES = (*_OF_ALL_TASKS, "SLURM_GPUS")
+
+
+def of_header(draft: Draft, given: GivenOptions) -> dict[str, str]:
+    """Return what Slurm would set in a job with this header."""
+    nodes = draft.nodes
+    found = {
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
+        **{"SLURM_TASKS_PER_NODE": str(draft.tasks), "SLURM_SUBMIT_DIR": "."},
+        **{"PWD": draft.keys.get("workdir", ".")},
+    }
+    if any(name.startswith("ntasks") for name in given):
+        found |= dict.fromkeys(_OF_ALL_TASKS, str(nodes * draft.tasks))
+    if "ntasks-per-node" in given:
+        found["SLURM_NTASKS_PER_NODE"] = str(draft.tasks)
+    if gpus := draft.keys.get("gpus_per_node"):
+        found |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), gpus)
+    total, _ = given.get("gpus", ("", None))
+    if total.isdecimal():
+        found["SLURM_GPUS"] = total
+    if cpus := draft.slurm.get("cpus-per-task"):
+        found["SLURM_CPUS_PER_TASK"] = cpus
+    return found
+
+
+def of_step(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:
+    """Return what Slurm tells the tasks that srun starts in such a job."""
+    return {**facts, **dict.fromkeys(_OF_ALL_TASKS, str(draft.nodes * draft.tasks))}
+
+
+def text(draft: Draft, name: str, number: str) -> str:
+    """Return a number as bash has it in the job, which may have more nodes than the script had."""
+    if name in _OF_ALL_NODES and int(number) % draft.nodes == 0:
+        return f"$((SLURM_NNODES * {int(number) // draft.nodes}))"
+    return number
 
 
 def write(draft: Draft, facts: Mapping[str, str], *keys: str) -> None:
     """Put the script's numbers into the lines of bash of some keys."""
     others = _others(draft, facts)
     for key in keys:
-        text = "\n".join(getattr(draft, key))
-        if not any(re.search(rf"\b{name}\b", text) for name in others):
+        lines = "\n".join(getattr(draft, key))
+        if not any(re.search(rf"\b{name}\b", lines) for name in others):
             continue
-        found, used = bash_tree.with_values(text, others)
+        found, used = bash_tree.with_values(lines, others)
         setattr(draft, key, found.split("\n"))
         for name in sorted(used):
-            _tell(draft, name, others[name])
+            way = f"{others[name]} stands in its place"
+            _tell(draft, REMARK, name, facts[name], f"may be another: {way}")
+        for name in sorted(bash_tree.names_used(bash_tree.parse(found, "")) & others.keys()):
+            _tell(
+                draft, DECIDE, name, facts[name], "may be another: write the number that is meant"
+            )
 
 
 def _others(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts of the script's header that are none of the job's."""
+    """Return what stands for those facts of the script that are none of the job's."""
     keys, slurm = draft.keys, draft.slurm
     is_by_slurm = keys.get("launcher") in ("srun", "mpi")
     tasks = int(keys.get("processes_per_node", "1")) if is_by_slurm else 1
     of_job = {
-        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(draft.nodes * tasks)),
+        **dict.fromkeys(_OF_ALL_TASKS, str(draft.nodes * tasks)),
         **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), str(tasks)),
         "SLURM_CPUS_PER_TASK": slurm.get("cpus-per-task", ""),
         "SLURM_GPUS": "",  # kit asks for those of a node
         "SLURM_GPUS_PER_NODE": "",  # or by --gres, for some type or at some sites
     }
-    return {name: facts[name] for name, has in of_job.items() if facts.get(name, has) != has}
+    others = {name for name, has in of_job.items() if facts.get(name, has) != has}
+    return {name: text(draft, name, facts[name]) for name in others}
 
 
-def _tell(draft: Draft, name: str, value: str) -> None:
-    told = f"${name} was {value}, and the job's own may be another: {value} stands in its place"
+def _tell(draft: Draft, kind: str, name: str, value: str, way: str) -> None:
     for number, line in enumerate(draft.lines, 1):
         if re.search(rf"\b{name}\b", line) and not line.lstrip().startswith("#"):
-            draft.remark((number, number), told)
+            told = f"${name} was {value}, and the job's own {way}"
+            draft.note(kind, (number, number), told)

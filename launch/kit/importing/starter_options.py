@@ -58,7 +58,7 @@ MPI_VALUES = {
     **dict.fromkeys("perhost f hosts npersocket start-timeout log-level genvlist".split(), 1),
     **dict.fromkeys("mca pmixmca prtemca gmca genv env".split(), 2),
 }
-MPI_FLAGS = set(
+MPI_KNOWN = MPI_VALUES.keys() | set(
     """
     oversubscribe nooversubscribe allow-run-as-root report-bindings tag-output timestamp-output
     quiet q verbose v display-map display-allocation bynode byslot nolocal use-hwthread-cpus

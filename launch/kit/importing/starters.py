@@ -30,6 +30,8 @@ class Starters(AtLines):
         self.of_options: set[str] = set()  # variables in which the script puts options
 
     def set(self, name: str, value: str) -> None:
+        if name in variables.OWNED:
+            self.scope.keep_own(name, value, exported=True)
         value = self.scope.swept(value)
         has_secret = hiding.is_secret(name, HOLE.sub("", value))  # beside what only the job knows
         if HOLE.search(value) and name not in variables.OWNED and not has_secret:
@@ -204,9 +206,9 @@ class Starters(AtLines):
         elif not value.isdecimal():
             self.decide(f"{of_step}: {_OF_JOB}")
         elif name not in self.draft.slurm:
-            self.draft.slurm[name], self.draft.header_tasks = value, self.draft.tasks
+            self.draft.slurm[name], self.draft.cpu_tasks = value, self.draft.tasks
         elif (has := self.draft.slurm[name]) != value:
-            of_node = self.draft.header_tasks * int(has) if has.isdecimal() else 0
+            of_node = self.draft.cpu_tasks * int(has) if has.isdecimal() else 0
             if of_node != self.draft.tasks * int(value):
                 self.decide(f"{of_step}: the whole job has {has}")
 
@@ -286,10 +288,7 @@ class Starters(AtLines):
                 self.set(taken[0], taken[1])
             else:
                 not_taken.append(name)
-                if not equals and name not in {
-                    *starter_options.MPI_VALUES,
-                    *starter_options.MPI_FLAGS,
-                }:
+                if not equals and name not in starter_options.MPI_KNOWN:
                     self.decide(f"mpirun's option --{name}: see whether a value is behind it")
         self._not_taken("mpirun", not_taken)
         if per_node and per_node.isdecimal():
