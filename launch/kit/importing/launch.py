@@ -10,7 +10,7 @@ from kit.base.bash_tree import Span
 from kit.base.errors import KitError
 from kit.config import rank_starters
 from kit.config.rank_starters import MPI, TORCHRUN
-from kit.importing import commands, containers, header, slurm_numbers, starter_options
+from kit.importing import commands, containers, header, resources, slurm_numbers, starter_options
 from kit.importing.commands import ASSIGNMENT, BASH_AND_SH, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.holes import HOLE
@@ -25,7 +25,6 @@ _STARTER = re.compile(
     r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed|torch\.distributed|ft_launcher"
     r"|dlrover-run)\b"
 )
-_CPUS = ("cpus-per-task", "cpus-per-gpu", "exclusive")
 _ALL = {"$@", "${@}"}  # arguments of the batch script, as they are
 # Reads the text of `bash -c`; returns the words of the program in it, and None where there is more
 # than that.
@@ -268,25 +267,12 @@ class Launch(OwnNumbers):
         count = self.ranks_per_node()
         if count is not None:
             keys["processes_per_node"] = str(count)
-        self._keep_cpus(self.ranks())
+        resources.keep_cpus(self.draft, self.span, self.ranks())
         signal = self.draft.slurm.get("signal")
         if signal and self.launcher == "torchrun":
             del self.draft.slurm["signal"]
             way = header.checkpoint_advice(signal)
             self.decide(f"torchrun dies of the signal {signal}: {way}")
-
-    def _keep_cpus(self, ranks: int) -> None:
-        """Ask for the CPUs that the script has on a node, where the job has other tasks there."""
-        slurm, tasks = self.draft.slurm, self.draft.cpu_tasks
-        cpus, is_one = slurm.get("cpus-per-task", ""), self.launcher not in ("srun", "mpi")
-        total = int(cpus) * tasks if cpus.isdecimal() else 0
-        of_job = 1 if is_one else ranks
-        if total and total % of_job == 0:
-            slurm["cpus-per-task"] = str(total // of_job)
-        elif total:
-            self.decide(f"{total} CPUs are not the same number for each of {ranks} ranks")
-        elif is_one and tasks > ranks and slurm.keys().isdisjoint(_CPUS):
-            slurm["cpus-per-task"] = str(tasks)
 
 
 def _text_of(words: list[str]) -> Optional[str]:

@@ -6,7 +6,7 @@ from typing import Optional
 
 from kit.base.bash_tree import Span
 from kit.config import variables
-from kit.importing import containers, getopt, header, hiding, starter_options
+from kit.importing import containers, getopt, hiding, resources, starter_options
 from kit.importing.commands import ASSIGNMENT
 from kit.importing.containers import GivenContainer
 from kit.importing.draft import AtLines, Draft
@@ -15,7 +15,6 @@ from kit.importing.holes import HOLE
 from kit.importing.scope import PATH_LIKE, Scope
 from kit.slurm import gpu_request
 
-_OF_JOB = "write what the job is to have"
 ONE_NODE = "this ran only on the first node; kit starts it on each node"
 
 
@@ -187,7 +186,7 @@ class Starters(AtLines):
         elif name == "multi-prog":
             self.decide("srun --multi-prog starts several programs: kit starts one")
         elif name in ("cpus-per-task", "gres", "gpus", "gpus-per-node", "gpus-per-task"):
-            self._resources(name, value, f"--{name}={shown} was for this step")
+            resources.of_step(self.draft, self.span, name, value, f"--{name}={shown}")
         elif way := starter_options.of_site(name, value):
             self.decide(f"--{name}={shown}: {way}")
         elif name == "time":
@@ -198,34 +197,6 @@ class Starters(AtLines):
                 self.decide(f"--{name}={shown} was for this step: {way}")
         elif name not in starter_options.SRUN_READ | starter_options.SRUN_OF_KIT:
             self.decide(f"srun's option --{name}: kit has none like it")
-
-    def _resources(self, name: str, value: str, of_step: str) -> None:
-        """Take what a step asks for as what the job asks for, where the header has nothing."""
-        if name != "cpus-per-task":
-            self._gpus(name, value, of_step)
-        elif not value.isdecimal():
-            self.decide(f"{of_step}: {_OF_JOB}")
-        elif name not in self.draft.slurm:
-            self.draft.slurm[name], self.draft.cpu_tasks = value, self.draft.tasks
-        elif (has := self.draft.slurm[name]) != value:
-            of_node = self.draft.cpu_tasks * int(has) if has.isdecimal() else 0
-            if of_node != self.draft.tasks * int(value):
-                self.decide(f"{of_step}: the whole job has {has}")
-
-    def _gpus(self, name: str, value: str, of_step: str) -> None:
-        gres, has = self.draft.slurm.get("gres", ""), self.draft.keys.get("gpus_per_node")
-        if name == "gpus-per-task" and self.draft.tasks > 1:
-            self.decide(header.OWN_GPUS)
-            if has:
-                return
-        is_known = not HOLE.search(value) and not header.no_gpus(name, value)
-        given = {name: value, "ntasks-per-node": str(self.draft.tasks)} if is_known else {}
-        asked = next(iter(gpu_request.read(given)), None)
-        is_same_type = asked and {*asked.gpus} <= {"", *(gpu_request.of_gres(gres) or asked.gpus)}
-        if asked and has and not (is_same_type and str(asked.of_node(self.draft.nodes)) == has):
-            self.decide(f"{of_step}: the whole job has {has if is_same_type else gres}")
-        elif not asked or not header.ask_for_gpus(asked, self.draft):
-            self.decide(f"{of_step}: {_OF_JOB}")
 
     def torchrun(self, words: list[str]) -> list[str]:
         is_alone, self.launcher = not self.launcher, "torchrun"
