@@ -1493,6 +1493,11 @@ def test_a_program_has_the_scripts_number_of_ranks_where_kits_is_another(lines: 
             'srun --ntasks-per-node=1 bash -c "torchrun --nproc_per_node=4 t.py $SLURM_NTASKS"\n',
             set(),
         ),
+        "a value of before, in a shell of each task": (
+            "-N 1 --ntasks=4 --gpus-per-node=4",
+            "N=$SLURM_NTASKS\nA=($SLURM_NTASKS 1)\nexport N\nsrun --ntasks-per-node=1 bash -c 'torchrun --nproc_per_node=4 t.py $N '${A[0]}\n",
+            {"SLURM_NTASKS"},
+        ),
         "a shell of each task": ("-N 1 --ntasks=4 --gpus-per-node=4", "srun -n 1 bash -c 'python t.py $SLURM_NTASKS'\n", set()),
     }.values(),
 )

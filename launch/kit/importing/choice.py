@@ -57,7 +57,7 @@ def finish(reader: Reader) -> None:
     for remark in _remarks(reader, chosen):
         launch.decide(remark)
     reader.scope.sweep = chosen.sweep
-    facts = reader.scope.facts  # those of a step may be others
+    facts = reader.scope.facts  # `bash -c` in a step has others
     launch.read(chosen.words)
     _sweep(reader, launch)
     program_variables.read_container_settings(launch, reader.placing)
@@ -66,8 +66,9 @@ def finish(reader: Reader) -> None:
     _drop_texts(reader)
     reader.placing.place(launch.names, launch.lines, start.position)
     reader.draft.setup += launch.exports
-    slurm_numbers.write(reader.draft, facts, "host_setup")
-    slurm_numbers.write(reader.draft, reader.scope.facts, "setup", "script")
+    slurm_numbers.write(reader.draft, "host_setup", facts)
+    slurm_numbers.write(reader.draft, "setup", facts, reader.scope.facts)
+    slurm_numbers.write(reader.draft, "script", reader.scope.facts)
     reader.variables.drop_unread_secrets(start.source)
     _tell_of_failures(reader, start.position)
 

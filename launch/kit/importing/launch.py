@@ -149,9 +149,13 @@ class Launch(OwnNumbers):
             for name, number in facts.items()
             if number != self.scope.facts[name]
         }
-        for name, value in self.scope.of_script.items():
-            if isinstance(value, str):
-                self.scope.of_script[name] = self.with_texts(value, own)
+        for values in (self.scope.values, self.scope.of_script) if own else ():
+            for name, value in values.items():
+                values[name] = (
+                    self.with_texts(value, own)
+                    if isinstance(value, str)
+                    else [self.with_texts(each, own) for each in value]
+                )
         return self.with_texts(text, own)
 
     def _keep_text(self, text: str, to_bash: Callable[[str], str], made_by: str = "") -> list[str]:

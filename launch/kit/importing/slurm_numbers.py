@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Optional
 
 from kit.base import bash_tree
 from kit.importing.draft import DECIDE, REMARK, Draft
@@ -51,22 +52,23 @@ def text(draft: Draft, name: str, number: str) -> str:
     return number
 
 
-def write(draft: Draft, facts: Mapping[str, str], *keys: str) -> None:
-    """Put the script's numbers into the lines of bash of some keys."""
+def write(
+    draft: Draft, key: str, facts: Mapping[str, str], step: Optional[Mapping[str, str]] = None
+) -> None:
+    """Put the script's numbers into a key's lines of bash; ask where srun's step had others."""
     others = _others(draft, facts)
-    for key in keys:
-        lines = "\n".join(getattr(draft, key))
-        if not any(re.search(rf"\b{name}\b", lines) for name in others):
-            continue
-        found, used = bash_tree.with_values(lines, others)
-        setattr(draft, key, found.split("\n"))
-        for name in sorted(used):
-            way = f"{others[name]} stands in its place"
-            _tell(draft, REMARK, name, facts[name], f"may be another: {way}")
-        for name in sorted(bash_tree.names_used(bash_tree.parse(found, "")) & others.keys()):
-            _tell(
-                draft, DECIDE, name, facts[name], "may be another: write the number that is meant"
-            )
+    unsure = {name for name, number in (step or {}).items() if facts.get(name) != number}
+    lines = "\n".join(getattr(draft, key))
+    if not any(re.search(rf"\b{name}\b", lines) for name in {*others, *unsure}):
+        return
+    known = {name: others[name] for name in others.keys() - unsure}
+    found, used = bash_tree.with_values(lines, known)
+    setattr(draft, key, found.split("\n"))
+    for name in sorted(used):
+        _tell(draft, REMARK, name, facts, f"{known[name]} stands in its place")
+    left = bash_tree.names_used(bash_tree.parse(found, ""))
+    for name in sorted(left & facts.keys() & {*others, *unsure}):
+        _tell(draft, DECIDE, name, facts, "write the number that is meant")
 
 
 def _others(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:
@@ -85,8 +87,8 @@ def _others(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:
     return {name: text(draft, name, facts[name]) for name in others}
 
 
-def _tell(draft: Draft, kind: str, name: str, value: str, way: str) -> None:
+def _tell(draft: Draft, kind: str, name: str, facts: Mapping[str, str], way: str) -> None:
     for number, line in enumerate(draft.lines, 1):
         if re.search(rf"\b{name}\b", line) and not line.lstrip().startswith("#"):
-            told = f"${name} was {value}, and the job's own {way}"
+            told = f"${name} was {facts[name]}, and the job's own may be another: {way}"
             draft.note(kind, (number, number), told)
