@@ -1440,6 +1440,11 @@ def test_the_number_of_ranks_that_a_starter_on_each_node_is_told_is_the_scripts(
             "spawn",
             {},
         ),
+        "a number on which others depend": (
+            "WORLD_SIZE=$((SLURM_NNODES * 4))\nif [ $WORLD_SIZE -gt 8 ]; then L=0.2; else L=0.1; fi\nsrun -n 2 accelerate launch --lr $L\n",
+            "spawn",
+            {},
+        ),
         "a number that is made of others": (
             "NPROC_PER_NODE=2\nWORLD_SIZE=$((SLURM_NNODES * NPROC_PER_NODE))\nsrun -n 2 accelerate launch --num_processes $WORLD_SIZE\n",
             "spawn",

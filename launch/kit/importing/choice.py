@@ -9,6 +9,7 @@ from typing import Optional
 
 from kit.base import bash_tree
 from kit.base.bash_tree import Node, Span
+from kit.config import variables
 from kit.importing import commands, program_variables, slurm_numbers
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, Candidate, Item
@@ -64,7 +65,8 @@ def finish(reader: Reader) -> None:
     program_variables.read_python_path(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
     _drop_texts(reader)
-    reader.placing.place(launch.names, launch.lines, start.position)
+    of_kit = variables.OWNED - launch.unset
+    reader.placing.place(launch.names, launch.lines, start.position, of_kit)
     reader.draft.setup += launch.exports
     slurm_numbers.write(reader.draft, "host_setup", facts)
     slurm_numbers.write(reader.draft, "setup", facts, reader.scope.facts)

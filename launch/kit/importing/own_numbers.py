@@ -15,6 +15,8 @@ _OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 class OwnNumbers(Starters):
+    unset: frozenset[str] = frozenset()  # variables of the script that kit's launcher does not set
+
     def own_numbers(self) -> dict[str, str]:
         """Return the script's values of what kit does not set, or sets to another number."""
         if self.launcher == "srun" and self._starts_ranks_itself():
@@ -22,6 +24,7 @@ class OwnNumbers(Starters):
             way = "$WORLD_SIZE counts more ranks than srun started: the program starts them itself"
             self.draft.remark(self.span, f"`launcher: spawn`, since {way}")
         kits = _of_kit(self.launcher, self.draft.nodes, self.ranks())
+        self.unset = frozenset(self.scope.of_script.keys() - kits.keys())
         own: dict[str, str] = {}
         for name, value in self.scope.of_script.items():
             number = self.scope.hinted(value) if isinstance(value, str) else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
 from kit.base import redact
@@ -86,13 +86,22 @@ class Placing:
     def remove(self, source: str) -> None:
         self.items = [item for item in self.items if item.source != source]
 
-    def place(self, needed: Iterable[str], own_lines: list[str], place: int) -> None:
-        """Write all lines of bash; `needed` has the names that the program's own lines use."""
+    def place(
+        self,
+        needed: Iterable[str],
+        own_lines: list[str],
+        place: int,
+        of_kit: Collection[str] = variables.OWNED,
+    ) -> None:
+        """Write all lines of bash.
+
+        `needed` has the names that the program's own lines use, and `of_kit` those that kit sets.
+        """
         has_image = self.draft.has_image
         once: list[Item] = []
         inside: list[Item] = []
         self.without_default.update(needed)
-        wanted = self._definitions(needed, DEFINE, known=variables.OWNED)
+        wanted = self._definitions(needed, DEFINE, known=of_kit)
         for item in self.items:
             if item.source in self.inner:
                 inside.append(item)
@@ -107,13 +116,13 @@ class Placing:
         first = inside if has_image else once
         first += self._to_move(wanted, first)
         names = {name for item in first if not _ARRAY.search(item.source) for name in item.sets}
-        wanted = self._definitions({*needed} - names, DEFINE, known=names | variables.OWNED)
-        used = {*needed}.union(*(item.uses for item in wanted)) - variables.OWNED
+        wanted = self._definitions({*needed} - names, DEFINE, known={*names, *of_kit})
+        used = {*needed}.union(*(item.uses for item in wanted)).difference(of_kit)
         first[:] = self._exported(sorted(first, key=_SPAN), used)
         for item in once if has_image else ():
             if item.kind != EXPORT and item.sets & used:
                 self.draft.decide(item.span, _outside(item.sets & used))
-        known = variables.OWNED.union(self.draft.env)
+        known = {*of_kit, *self.draft.env}
         self.draft.host_setup += self._lines(once, "host_setup", set())  # it begins in the workdir
         self.draft.setup += self._lines(inside, "setup", known if has_image else known | names)
         if own_lines:
