@@ -1644,6 +1644,11 @@ def test_a_value_that_a_template_leaves_to_its_user_is_named() -> None:
     assert "old.sbatch:2: is not valid bash" in str(error.value) and "write a value in place of <your env>" in str(error.value)
 
 
+@pytest.mark.parametrize("tasks", ["-n 4", "--gpus=4", "--ntasks-per-node=4"])
+def test_a_job_of_no_nodes_is_for_kit_submit_to_refuse(tasks: str) -> None:
+    assert "nodes: 0\n" in convert(f"#SBATCH -N 0 {tasks}\nsrun -n 2 ./a $SLURM_NTASKS $SLURM_GPUS\n").job
+
+
 def test_an_error_of_bash_is_a_usage_error() -> None:
     with pytest.raises(UsageError):
         convert("done\n")

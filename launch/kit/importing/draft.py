@@ -177,7 +177,7 @@ class Draft:
     @property
     def nodes(self) -> int:
         found = str(self.keys.get("nodes", "1")).split("-")[-1]
-        return int(found) if found.isdecimal() else 1
+        return max(1, int(found)) if found.isdecimal() else 1
 
     @property
     def has_header(self) -> bool:
