@@ -19,6 +19,7 @@ _NOT_SHOWN = (
     "a secret in a line is not shown: name a variable for it under `secrets`, and have the program"
     " read that"
 )
+BY_SLURM = ("srun", "mpi")  # the launchers by which Slurm, or MPI, starts each rank
 CARRIED, LEFT_OUT, DECIDE, REMARK = "carried", "left out", "decide", "remark"
 
 

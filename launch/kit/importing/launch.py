@@ -145,7 +145,9 @@ class Launch(OwnNumbers):
         facts, nodes = self.scope.facts, ["SLURM_NNODES"]
         self.scope.facts = slurm_numbers.of_step(self.draft, facts)
         own = {
-            name: self.scope.hole(slurm_numbers.text(self.draft, name, number), nodes, hint=number)
+            name: self.scope.hole(
+                slurm_numbers.for_any_nodes(self.draft, name, number), nodes, hint=number
+            )
             for name, number in facts.items()
             if number != self.scope.facts[name]
         }

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Optional
 
 from kit.base import bash_tree
+from kit.importing.draft import BY_SLURM
 from kit.importing.holes import HOLE
 from kit.importing.starters import Starters
 
-_WITH_RANKS = ("srun", "mpi", "torchrun")  # the launchers that tell each rank what it is
+_WITH_RANKS = (*BY_SLURM, "torchrun")  # the launchers that tell each rank what it is
 _OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
@@ -31,7 +32,7 @@ class OwnNumbers(Starters):
             is_other = number.isdecimal() and kits.get(name) not in ("", number)
             if isinstance(value, str) and (name not in kits or is_other):
                 own[name] = self.with_texts(value, own)
-        if "WORLD_SIZE" in {*own} & self.scope.exported and self.launcher in ("srun", "mpi"):
+        if "WORLD_SIZE" in {*own} & self.scope.exported and self.launcher in BY_SLURM:
             was, has = self.scope.source(own["WORLD_SIZE"]), kits["WORLD_SIZE"]
             way = "see how many ranks the program expects"
             self.decide(f"$WORLD_SIZE was {was}, and kit sets it to {has}, its own ranks: {way}")
@@ -74,7 +75,7 @@ class OwnNumbers(Starters):
 
     def ranks_per_node(self) -> Optional[int]:
         """Return how many ranks the script starts on each node; None where the GPUs tell."""
-        is_by_slurm = self.per_node is None and self.launcher in ("srun", "mpi")
+        is_by_slurm = self.per_node is None and self.launcher in BY_SLURM
         return self.draft.tasks if is_by_slurm else self.per_node
 
     def ranks(self) -> int:

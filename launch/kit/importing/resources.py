@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.base.bash_tree import Span
 from kit.importing import header
-from kit.importing.draft import Draft
+from kit.importing.draft import BY_SLURM, Draft
 from kit.importing.holes import HOLE
 from kit.slurm import gpu_request
 
@@ -50,7 +50,7 @@ def _gpus(draft: Draft, span: Span, name: str, value: str, problem: str) -> None
 def keep_cpus(draft: Draft, span: Span, ranks: int) -> None:
     """Ask for the CPUs that the script has on a node, where the job has other tasks there."""
     slurm, tasks = draft.slurm, draft.cpu_tasks
-    is_by_slurm = draft.keys["launcher"] in ("srun", "mpi")
+    is_by_slurm = draft.keys["launcher"] in BY_SLURM
     has_more = tasks > ranks and not is_by_slurm and slurm.keys().isdisjoint(_CPUS)
     cpus = slurm.get("cpus-per-task", "1" if has_more else "")
     total = int(cpus) * tasks if cpus.isdecimal() else 0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 from kit.base import bash_tree
-from kit.importing.draft import DECIDE, REMARK, Draft
+from kit.importing.draft import BY_SLURM, DECIDE, REMARK, Draft
 from kit.importing.header import GivenOptions
 
 _OF_ALL_TASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
@@ -45,7 +45,7 @@ def of_step(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:
     return {**facts, **dict.fromkeys(_OF_ALL_TASKS, str(draft.nodes * draft.tasks))}
 
 
-def text(draft: Draft, name: str, number: str) -> str:
+def for_any_nodes(draft: Draft, name: str, number: str) -> str:
     """Return a number as bash has it in the job, which may have more nodes than the script had."""
     if name in _OF_ALL_NODES and int(number) % draft.nodes == 0:
         return f"$((SLURM_NNODES * {int(number) // draft.nodes}))"
@@ -74,7 +74,7 @@ def write(
 def _others(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:
     """Return what stands for those facts of the script that are none of the job's."""
     keys, slurm = draft.keys, draft.slurm
-    is_by_slurm = keys.get("launcher") in ("srun", "mpi")
+    is_by_slurm = keys.get("launcher") in BY_SLURM
     tasks = int(keys.get("processes_per_node", "1")) if is_by_slurm else 1
     of_job = {
         **dict.fromkeys(_OF_ALL_TASKS, str(draft.nodes * tasks)),
@@ -84,7 +84,7 @@ def _others(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:
         "SLURM_GPUS_PER_NODE": "",  # or by --gres, for some type or at some sites
     }
     others = {name for name, has in of_job.items() if facts.get(name, has) != has}
-    return {name: text(draft, name, facts[name]) for name in others}
+    return {name: for_any_nodes(draft, name, facts[name]) for name in others}
 
 
 def _tell(draft: Draft, kind: str, name: str, facts: Mapping[str, str], way: str) -> None:
