@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 from kit.base import formats
-from kit.base.errors import UsageError
+from kit.base.errors import KitError, UsageError
 from kit.cli import messages
 from kit.cli.app import START, command
 from kit.cli.options import Json, argument, flag, option
+from kit.files import full_disk, replace
 from kit.importing import importer
 from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT
 from kit.importing.importer import Imported
@@ -44,12 +45,19 @@ def import_(
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    try:
-        with open(path, "w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
+    """Write the job file whole: a full disk costs neither a half one nor the old one."""
+    if os.path.lexists(path) and not force:
         fix = "choose another name, or replace it by --force"
-        raise UsageError(f"{path} exists", fix, where="--output") from None
+        raise UsageError(f"{path} exists", fix, where="--output")
+    try:
+        if path.exists() and not path.is_file():  # such as /dev/stdout
+            path.write_text(text, encoding="utf-8")
+        else:  # of a link, the file that it leads to
+            replace.text(Path(os.path.realpath(path)), text, replace.usual_mode())
+    except OSError as error:
+        fix = full_disk.fix(error, "name another file, in a folder that you can write to")
+        problem = f"cannot write {path}: {error.strerror}"
+        raise KitError(problem, fix, where="--output") from None
 
 
 def _counts(found: Imported) -> dict[str, int]:

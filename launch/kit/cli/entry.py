@@ -13,6 +13,7 @@ from kit.base import console, signals
 from kit.base.errors import KitError, Problem, UsageError, did_you_mean
 from kit.cli import hints, shells
 from kit.cli.app import app
+from kit.files import full_disk
 
 # The commands that each file of this package adds to the app: only that one is imported for them.
 COMMANDS_OF = {
@@ -115,7 +116,8 @@ def report(error: Exception) -> int:
         raise error
     if isinstance(error, OSError):
         file = f"{error.filename}: " if error.filename else ""
-        problem, fix = f"{file}{error.strerror}", "check that path, its rights, and free space"
+        which = "that path and its rights" if file else "the disks of this folder, HOME and TMPDIR"
+        problem, fix = f"{file}{error.strerror or error}", full_disk.fix(error, f"check {which}")
         if isinstance(error, FileNotFoundError) and not file:  # os.getcwd() names no path
             problem = "the current folder was removed"
             fix = 'go to another one; if it was made again: cd "$PWD"'

@@ -12,3 +12,12 @@ _WORDS = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECAS
 
 def is_told_in(text: str) -> bool:
     return _WORDS.search(text) is not None
+
+
+def fix(error: OSError, otherwise: str) -> str:
+    """Return what to do about an error of writing; `otherwise` where nothing is full."""
+    if error.errno in ERRORS:
+        return "free space or quota: df -h, quota -s"
+    if error.errno == errno.EFBIG:
+        return "raise this shell's limit for the size of files: ulimit -f unlimited"
+    return otherwise

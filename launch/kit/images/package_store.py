@@ -22,7 +22,7 @@ from kit.base.errors import KitError
 from kit.base.formats import first, number, size
 from kit.base.progress import Note, silent
 from kit.config import image_files
-from kit.files import safe_write
+from kit.files import full_disk, safe_write
 from kit.images import pip_settings, store
 from kit.images.image_python import ImagePython
 from kit.plan.packages import Packages
@@ -113,7 +113,7 @@ class _Build:
                 store.publish(place, {**origin, **facts})
             except OSError as error:
                 place.unfinished.unlink(missing_ok=True)
-                fix = "free space or quota: df -h, quota -s"
+                fix = full_disk.fix(error, "start from a folder that you can write to")
                 raise KitError(f"cannot write {place.file}: {error.strerror}", fix) from None
         names = first([line.split(" ")[0] for line in lock], 10)
         self.note(

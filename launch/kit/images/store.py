@@ -28,7 +28,7 @@ from kit.base.errors import KitError
 from kit.base.formats import size
 from kit.base.progress import Note, silent
 from kit.config import image_files
-from kit.files import remove, safe_write
+from kit.files import full_disk, remove, safe_write
 
 DIGITS = 16  # of the digest, in names
 PARTIAL = ".partial"
@@ -94,10 +94,17 @@ def locked(place: Place, timeout_s: float, note: Note = silent) -> Iterator[bool
         place.folder.mkdir(parents=True, exist_ok=True)
         handle, was_left = _lock(path, timeout_s, note)
     except OSError as error:
-        fix = "check its rights and free space, or name another folder: kit build --images DIR"
+        fix = full_disk.fix(
+            error, "check its rights, or name another folder: kit build --images DIR"
+        )
         raise KitError(f"cannot write {error.filename or path}: {error.strerror}", fix) from None
     try:
         yield _sweep(place) or was_left
+    except OSError as error:
+        if error.filename or error.errno not in full_disk.ERRORS:
+            raise
+        problem = f"cannot write to {place.folder}: {error.strerror}"  # a write names no file
+        raise KitError(problem, full_disk.fix(error, "")) from None
     finally:
         # An interrupted program that is still ending can add a file while its folder is removed.
         # The lock's file then stays, and the next build removes both.

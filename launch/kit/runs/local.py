@@ -26,8 +26,12 @@ from kit.slurm import numbers, task_numbers
 def note(plan: Plan, run: Path, task: Optional[int], *, is_shell: bool = False) -> Run:
     """Note a run before it has secrets, which the next command may have to remove."""
     job_id = new_id(task)
-    # Before the history names it: by its record, others see that it lives.
-    run_dir.update(run, {**local_processes.identity(), "job_id": job_id, "local": True})
+    try:
+        # Before the history names it: by its record, others see that it lives.
+        run_dir.update(run, {**local_processes.identity(), "job_id": job_id, "local": True})
+    except BaseException:
+        run_dir.give_up(run)
+        raise
     return history.new(run, plan, job_id, local=True, is_shell=is_shell)
 
 

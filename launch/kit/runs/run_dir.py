@@ -20,7 +20,7 @@ from kit.base import assets
 from kit.base.errors import KitError, Problems, UsageError
 from kit.base.formats import DAY_S
 from kit.config import image_files, paths
-from kit.files import locks, remove, replace, safe_read, typed_json
+from kit.files import full_disk, locks, remove, replace, safe_read, typed_json
 from kit.plan import run_paths, snapshot
 from kit.plan.plan import Plan
 from kit.plan.render import render
@@ -32,6 +32,10 @@ from kit.runs.run_record import RunRecord
 RUNS = "runs"  # below the current folder: for runs without a place of their own
 _MARK = ".made-by-kit"  # in a folder that is not finished
 _IGNORE = ".gitignore"
+_ELSEWHERE = (
+    "start from a folder that you can write to, such as a copy of the project, on a file system "
+    "that every node sees"
+)
 _UNFINISHED = r"(?s)\.kit-.{1,40}\.[a-z0-9_]{8}"
 
 
@@ -115,7 +119,8 @@ def make(place: Path) -> Iterator[Path]:
             (unfinished / _IGNORE).write_text("*\n", encoding="ascii")  # runs/ is the user's own
         yield unfinished
         unfinished.rename(place)
-        (place / _MARK).unlink()
+        with contextlib.suppress(OSError):  # the run is whole with it, too
+            (place / _MARK).unlink()
     except BaseException as error:
         with contextlib.suppress(OSError, KitError):  # what stays is swept later
             remove.tree(unfinished, _UNFINISHED)
@@ -123,7 +128,7 @@ def make(place: Path) -> Iterator[Path]:
             raise
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):  # another call was faster
             raise _taken(place) from None
-        fix = "free space or quota: df -h, quota -s"
+        fix = full_disk.fix(error, _ELSEWHERE)
         raise KitError(f"cannot write {place}: {error.strerror}", fix) from None
 
 
@@ -144,11 +149,8 @@ def _begin(place: Path) -> Path:
                 os.chown(unfinished, -1, place.stat().st_gid)
         return unfinished
     except OSError as error:
-        raise KitError(
-            f"cannot write below {place.parent}: {error.strerror}",
-            "start from a folder that you can write to, such as a copy of the project, on a file "
-            "system that every node sees",
-        ) from None
+        fix = full_disk.fix(error, _ELSEWHERE)
+        raise KitError(f"cannot write below {place.parent}: {error.strerror}", fix) from None
 
 
 def _taken(place: Path) -> UsageError:

@@ -9,7 +9,7 @@ from typing import Callable, Optional
 
 from kit.base.errors import KitError, UsageError
 from kit.config.paths import short
-from kit.files import safe_write
+from kit.files import full_disk, safe_write
 
 
 class Files:
@@ -74,7 +74,7 @@ class Files:
 
 
 def _failure(path: Path, error: OSError) -> KitError:
-    fix = f"make {path.parent} writable, or start from another folder; free space: df -h"
+    fix = full_disk.fix(error, f"make {path.parent} writable, or start from another folder")
     return KitError(f"cannot write {_short(path)}: {error.strerror}", fix)
 
 
