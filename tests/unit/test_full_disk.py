@@ -34,6 +34,7 @@ COMMANDS: dict[str, list[str]] = {
     "render": ["render", "job.yaml", "--output", "rendered"],
     "submit": ["submit", "job.yaml", "--output", "submitted"],
     "run": ["run", "job.yaml", "--output", "ran"],
+    "rerun": ["rerun", "first", "--output", "again"],
 }
 # For each number of pages: the exit code, what was said, and the files with their contents, but for the history and what is empty.
 DRIVER = """
@@ -146,6 +147,31 @@ def test_an_import_writes_through_a_link_and_to_a_device(tmp_path: Path, kit_her
     assert kit_here("import", "old.sbatch", "--output", "/dev/full", "--force").err == (
         "kit: --output: cannot write /dev/full: No space left on device\n  fix: free space or quota: df -h, quota -s\n"
     )
+
+
+def test_a_disk_without_room_for_another_folder_is_said_to_be_when_a_run_is_repeated(
+    tmp_path: Path, kit_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = ScriptedSlurm(tmp_path / "slurm", tmp_path / "bin")
+    for name, value in {"PATH": slurm.path, "XDG_STATE_HOME": str(tmp_path / "state")}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "project/sub").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    Path("sub/module.py").write_text("pass\n")
+    Path("prog.sh").write_text("true\n")
+    Path("job.yaml").write_text(json.dumps({**JOB, "secrets": []}))
+    assert kit_here("submit", "job.yaml", "--output", "first").code == 0
+    mkdir = os.mkdir
+
+    def refused(path: Any, *arguments: Any, **named: Any) -> None:
+        if str(path).endswith("/code/sub"):
+            raise full(path)
+        mkdir(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    done = kit_here("rerun", "first", "--output", "again")
+    problem = f"kit: cannot write {Path.cwd()}/again: No space left on device\n  fix: free space or quota: df -h, quota -s\n"
+    assert done.code == 1 and done.err.endswith(problem) and not Path("again").exists(), done
 
 
 def test_of_a_run_that_cannot_be_noted_nothing_stays(project: Path, kit_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
@@ -132,11 +131,9 @@ def write(earlier: EarlierRun, plan: Plan) -> Path:
         old, new = earlier.run.paths, RunPaths(folder)
         script_copies.copy(old, new, plan.program.launcher)
         new.log.mkdir()
-        copy = script_copies.copy_file
-        shutil.copytree(old.library, new.library, copy_function=copy)
+        script_copies.copy_tree(old.library, new.library)
         if not earlier.is_live:
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(old.code, new.code, symlinks=True, ignore=ignore, copy_function=copy)
+            script_copies.copy_tree(old.code, new.code)
         found = sums.find(folder, written := sums.read(old.folder))
         if changed := sums.changed(written, found):
             warn(f"kit: changed since the submission: {first(changed, 5)}; what is there now runs")

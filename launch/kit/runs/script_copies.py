@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -30,21 +31,45 @@ def copy(old: RunPaths, new: RunPaths, launcher: str) -> None:
     own = (run_paths.SCRIPT, run_paths.ENV, f"{launcher}.sh")
     for name in (*own, run_paths.STARTER, *run_paths.LINES.values(), run_paths.PY_SPY):
         if (old.folder / name).exists():
-            copy_file(old.folder / name, new.folder / name)
+            _copy_file(old.folder / name, new.folder / name)
         elif name in own:
             fix = "the run cannot be repeated; submit the job again"
             raise KitError(f"{old.folder} has no {name}", fix)
 
 
-def copy_file(source: str | Path, target: str | Path) -> None:
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a folder without what Python has compiled in it; links stay links.
+
+    Raise KitError for what cannot be read, and OSError where the copy cannot be written.
+    """
+    try:
+        entries = list(os.scandir(source))
+    except OSError as error:
+        raise _unreadable(source, error) from None
+    target.mkdir()
+    for entry in entries:
+        if entry.is_symlink():
+            (target / entry.name).symlink_to(os.readlink(entry))
+        elif not entry.is_dir():
+            _copy_file(Path(entry), target / entry.name)
+        elif entry.name != "__pycache__":
+            copy_tree(Path(entry), target / entry.name)
+    shutil.copymode(source, target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
     """Copy a file that kit could have written, with its mode."""
     try:
         content = safe_read.read(source, source_files.MOST_BYTES)
-        Path(target).write_bytes(content)
-        shutil.copymode(source, target)  # and a new date: some sites remove old files
     except OSError as error:
-        fix = "the run cannot be repeated; submit the job again"
-        raise KitError(f"{source} cannot be copied: {error.strerror}", fix) from None
+        raise _unreadable(source, error) from None
+    target.write_bytes(content)
+    shutil.copymode(source, target)  # and a new date: some sites remove old files
+
+
+def _unreadable(source: Path, error: OSError) -> KitError:
+    fix = "the run cannot be repeated; submit the job again"
+    return KitError(f"{source} cannot be copied: {error.strerror}", fix)
 
 
 def edit(paths: RunPaths, before: Plan, after: Plan) -> None:
