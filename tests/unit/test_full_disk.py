@@ -185,6 +185,25 @@ def test_of_a_run_that_cannot_be_noted_nothing_stays(project: Path, kit_here: Ca
     assert not Path("ran").exists()
 
 
+def test_a_folder_that_cannot_be_listed_is_no_silent_gap_in_the_snapshot(tmp_path: Path, kit_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed/module.py").write_text("pass\n")
+    (tmp_path / "prog.sh").write_text("true\n")
+    (tmp_path / "job.yaml").write_text(json.dumps({**JOB, "secrets": []}))
+    monkeypatch.chdir(tmp_path)
+    scandir = os.scandir
+
+    def refused(path: Any = ".") -> Any:
+        if str(path).endswith("/closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    done = kit_here("render", "job.yaml", "--output", "run")
+    assert "not in the snapshot of the code, but linked there, and live: closed (Permission denied)" in done.err, done
+    assert os.readlink("run/code/closed") == str(tmp_path / "closed")
+
+
 def test_a_write_of_a_build_that_fails_names_the_images_folder(tmp_path: Path) -> None:
     with pytest.raises(KitError) as raised, store.locked(store.Place(tmp_path, "model", "12" * 32), 1):
         raise full(None)

@@ -131,7 +131,7 @@ def _listed(
     listed = git_files.listed(root, notes)
     if listed is not None:
         return listed, True
-    return dict.fromkeys(_by_walking(root, is_ignored, left_out), False), False
+    return dict.fromkeys(_by_walking(root, is_ignored, notes, left_out), False), False
 
 
 def _is_small_enough(root: str, count: int, total: int, where: str, problems: Problems) -> bool:
@@ -192,10 +192,17 @@ def _ending(root: str, name: str) -> str:
 
 
 def _by_walking(
-    root: str, is_ignored: Callable[[str], bool], left_out: dict[str, None]
+    root: str, is_ignored: Callable[[str], bool], notes: list[str], left_out: dict[str, None]
 ) -> list[str]:
     names: list[str] = []
-    for folder, folders, files in os.walk(root):
+
+    def leave_out(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            name = os.path.relpath(error.filename, root)
+            left_out[name] = None
+            notes.append(f"{_LINKED.format('not')}: {name} ({error.strerror})")
+
+    for folder, folders, files in os.walk(root, onerror=leave_out):
         inner = os.path.relpath(folder, root)
         prefix = "" if inner == "." else inner + "/"
         if prefix and ("pyvenv.cfg" in files or {run_paths.ENV, run_paths.SCRIPT} <= set(files)):
