@@ -16,7 +16,7 @@ import pytest
 from kit.base.errors import KitError
 from kit.files import replace
 from kit.images import store
-from kit.runs import run_dir
+from kit.runs import run_dir, secret_file
 
 from scripted_slurm import ScriptedSlurm
 
@@ -202,6 +202,23 @@ def test_a_folder_that_cannot_be_listed_is_no_silent_gap_in_the_snapshot(tmp_pat
     done = kit_here("render", "job.yaml", "--output", "run")
     assert "not in the snapshot of the code, but linked there, and live: closed (Permission denied)" in done.err, done
     assert os.readlink("run/code/closed") == str(tmp_path / "closed")
+
+
+def test_values_of_secrets_that_cannot_be_removed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a run/.secrets"
+    folder.mkdir(parents=True)
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(folder))
+
+    monkeypatch.setattr(secret_file.remove, "tree", refused)
+    (folder / ".nfs0001").touch()  # a server keeps it while it is open
+    secret_file.forget(folder.parent)
+    (folder / "values").write_text(VALUE)
+    with pytest.warns(UserWarning) as said:
+        secret_file.forget(folder.parent)
+    lines = ["kit: the values of secrets could not be removed (Read-only file system)", f"  fix: remove them by hand: rm -r '{folder}'"]
+    assert str(said[0].message).splitlines() == lines
 
 
 def test_a_write_of_a_build_that_fails_names_the_images_folder(tmp_path: Path) -> None:

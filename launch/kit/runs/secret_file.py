@@ -7,9 +7,9 @@ removes it. Beside it, lib/host_setup.sh there keeps what a job's host_setup has
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Optional
 
@@ -18,7 +18,7 @@ from kit.base.errors import KitError, UsageError, warn
 from kit.config import notify
 from kit.config.notify import Notify
 from kit.config.secrets import Secrets
-from kit.files import remove
+from kit.files import full_disk, remove, safe_read
 from kit.plan.plan import Plan
 from kit.plan.run_paths import SECRETS, RunPaths
 from kit.runs import secret_values
@@ -54,10 +54,9 @@ def place(plan: Plan, run: Path, tasks: Optional[list[int]] = None) -> None:
             _link(first, file, content)
     except OSError as error:
         forget(run)
-        raise KitError(
-            f"cannot write the job's secrets to {folder}: {error.strerror}",
-            "free space or quota: df -h, quota -s",
-        ) from None
+        fix = full_disk.fix(error, "start from a folder that you can write to")
+        problem = f"cannot write the job's secrets to {folder}: {error.strerror}"
+        raise KitError(problem, fix) from None
 
 
 def _check_webhook(to_tell: Notify, found: dict[str, bytes]) -> None:
@@ -91,10 +90,18 @@ def forget(run: Path, task: Optional[int] = None) -> None:
     """Remove the values of a run, or of one task of an array, that has ended or will not start."""
     if run.is_symlink():
         return  # it may have been put in the place of a run, and lead to another one
-    with contextlib.suppress(OSError, KitError):
+    folder = RunPaths(run).secrets
+    try:
         if task is None:
-            remove.tree(RunPaths(run).secrets, re.escape(SECRETS))
+            remove.tree(folder, re.escape(SECRETS))
         else:
-            for file in RunPaths(run).secrets.glob(f"host.*_{task}"):
+            for file in folder.glob(f"host.*_{task}"):
                 file.unlink()  # what the task's host_setup had exported
-            (RunPaths(run).secrets / str(task)).unlink()
+            (folder / str(task)).unlink()
+    except KitError:
+        pass  # it is not kit's to remove
+    except OSError as error:
+        # A server may keep the name of a file that is still open, which begins with a dot.
+        if any(not name.startswith(".") for name in safe_read.names(folder)) and task is None:
+            problem = f"the values of secrets could not be removed ({error.strerror})"
+            warn(f"kit: {problem}\n  fix: remove them by hand: rm -r {shlex.quote(str(folder))}")
