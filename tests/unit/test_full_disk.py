@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 import pytest
 from kit.base.errors import KitError
+from kit.config import profile_files
 from kit.files import replace
 from kit.images import store
 from kit.runs import run_dir, secret_file
@@ -239,3 +240,10 @@ def test_a_run_directory_that_keeps_its_mark_is_whole(tmp_path: Path, monkeypatc
     with run_dir.make(tmp_path / "run") as folder:
         (folder / "file").touch()
     assert sorted(os.listdir(tmp_path / "run")) == [".made-by-kit", "file"]
+
+
+def test_a_profile_that_kit_init_left_half_way_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KIT_CLUSTERS", str(tmp_path))
+    (tmp_path / ".mine.4711.yaml").write_text("description: ...\n")
+    (tmp_path / "mine.yaml").write_text("description: mine\n")
+    assert {"mine", ".mine.4711"} & profile_files.files().keys() == {"mine"}

@@ -37,7 +37,8 @@ def files() -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for folder in folders():
         for path in (path for ending in ENDINGS for path in sorted(folder.glob(f"*{ending}"))):
-            if os.path.isfile(path):
+            # kit init gets a profile ready under a hidden name, which it leaves where it is killed.
+            if os.path.isfile(path) and not path.name.startswith("."):
                 found.setdefault(path.stem, []).append(path)
     return found
 
