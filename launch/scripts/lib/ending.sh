@@ -247,7 +247,7 @@ ending::was_killed() { [[ "${words}" == @(Killed|'Out Of Memory') ]]; }
 # Ends with its code.
 ending::explain_silence() {
   local problem="no rank could say why it ended, or none started${KIT_IMAGE:+ from ${KIT_IMAGE}} (srun: code ${srun_code})"
-  local log="${node}.out" fix='' cause=''
+  local log="${node}.out" fix='' cause='' full
   code="${srun_code}"
   if [[ -z "${node}" ]]; then
     log="$(cd -- "${KIT_ATTEMPT_DIR}" && compgen -G '*.out' | head -n 1)" || true
@@ -259,6 +259,11 @@ ending::explain_silence() {
     [[ "${words}" != 'Out Of Memory' ]] || code=137 cause=host-out-of-memory fix="memory ran out: ask for more (\`slurm: {mem: ...}\`)"
     [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
     ((code != 126 && code != 127)) || cause=run-directory-missing-on-a-node fix="see whether ${node} has ${KIT_RUN_DIR}: it must be on a file system that every node sees"
+  fi
+  full="$(ending::unwritable)"
+  if [[ -n "${full}" ]]; then
+    [[ -n "${cause}" && "${cause}" != terminated ]] || cause=disk-full
+    ((code != 143)) || code=1 # that of the ranks that were ended for the first one, which could not note its own
   fi
   event::note node_silent node "${node}" cause "${cause}" code "${code}" problem "${problem}" fix "${fix}"
   ending::show_log "${node:+${node}: }${problem}" "${log}"
@@ -279,13 +284,15 @@ ending::explain_absence() {
 # exception, where they are many.
 ending::show_log() {
   local -r log="${KIT_ATTEMPT_DIR#"${KIT_RUN_DIR}"/}/$2"
-  local said='' what="${log} is empty" live=''
+  local said='' what="${log} is empty" live='' full=''
   local -i skipped="${3:-0}"
   ((skipped > 15)) || skipped=0
   # Under `kit run` the ranks' lines of a node's log are on the terminal already.
   [[ -z "${KIT_LOOPBACK:-}" || ! -s "${KIT_ATTEMPT_DIR}/$2" ]] || live='/^\[rank[0-9]+\] /d' what="${log} says no more"
   said="$(ending::said "$2" "${skipped}" | sed -E "${live}" | tail -n 20 | cut -b 1-2000 | sed 's/^/  | /')" || true
   [[ "$2" != rank[0-9]* ]] || what='it printed nothing'
+  [[ -n "${said}" ]] || full="$(ending::unwritable)"
+  [[ -z "${full}" ]] || what="what it said is lost, since ${KIT_LOG_DIR} takes nothing more: ${full} (df -h, df -i, quota -s)"
   [[ -z "${said}" ]] || what="the end of ${log}:"$'\n'"${said}"
   printf 'kit: error: %s; %s\n' "$1" "${what}" >&2 || true
 }
@@ -294,6 +301,13 @@ ending::show_log() {
 # "[rank3]: " and its frames of C++.
 ending::said() {
   [[ ! -f "${KIT_ATTEMPT_DIR}/$1" ]] || tail -n "$((200 + ${2:-0}))" -- "${KIT_ATTEMPT_DIR}/$1" 2>/dev/null | head -n "-${2:-0}" | tr -d '\0' | sed -E 's/^\[rank[0-9]+\]: ?//; /^frame #[0-9]+: /d'
+}
+
+# ending::unwritable - prints why the folder of the logs takes nothing more, such as a full disk; nothing if it does.
+ending::unwritable() {
+  local said
+  said="$({ printf '\n' >"${KIT_LOG_DIR}/.refresh"; } 2>&1)" || printf '%s' "${said##*: }"
+  rm -f -- "${KIT_LOG_DIR}/.refresh" 2>/dev/null || true
 }
 
 ending::outcome() {

@@ -17,7 +17,8 @@ event::begin() {
   local kit_umask
   kit_umask="$(umask)"
   [[ -z "${KIT_SHARE:-}" ]] || umask 027 # for these folders, as for log/
-  mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}"
+  mkdir -p -- "${KIT_LOG_DIR}/events" 2>/dev/null || mkdir -p -- "${KIT_LOG_DIR}" ||
+    kit::die "cannot make ${KIT_LOG_DIR}" "see the line above; free space and files there: df -h, df -i, quota -s; then start it again: $(kit::start_again)"
   KIT_EVENTS="${KIT_LOG_DIR}/events/batch.jsonl"
   # Slurm counts how often it has started the job; in between, all ranks may start again: again.sh. In an allocation of the user's own, by
   # salloc or another batch script, this one may run several times.
@@ -28,6 +29,7 @@ event::begin() {
   fi
   KIT_BY_HAND='' # whether a person has started it again
   ((attempt > begun)) || attempt=$((begun + 1)) KIT_BY_HAND=yes
+  [[ -z "${KIT_IS_AGAIN:-}" ]] || ((attempt > KIT_ATTEMPT)) || attempt="${KIT_ATTEMPT}+1" # a full disk took no note of the one before
   KIT_ATTEMPT="${attempt}" KIT_ATTEMPT_DIR="${KIT_LOG_DIR}"
   # A later attempt's logs have a folder of their own. Where none can be made, they stand behind those of the first one.
   ((attempt == 1)) || ! mkdir -p -- "${KIT_LOG_DIR}/attempt${attempt}" 2>/dev/null || KIT_ATTEMPT_DIR+="/attempt${attempt}"
