@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -71,6 +72,27 @@ def test_a_follower_ends_when_its_reader_has_gone_and_the_job_goes_on(running: R
 def test_a_line_that_cannot_be_written_is_not_lost_without_a_word(running: Run) -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space left on device"):
         log_copy.Tail(running.job_paths, lambda data: data and full.write(data)).copy()
+
+
+def test_a_folder_of_logs_that_cannot_be_listed_for_a_moment_ends_nobody(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [OSError(errno.ESTALE, "Stale file handle", str(running.job_paths.logs)) for _ in range(9)]
+
+    def refused(of_os: Callable[..., object]) -> Callable[..., object]:
+        def called(path: object = ".") -> object:
+            if faults and str(path).startswith(str(running.job_paths.logs)):
+                raise faults.pop()
+            return of_os(path)
+
+        return called
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, refused(getattr(os, name)))
+    shown: list[bytes] = []
+    tail = log_copy.Tail(running.job_paths, shown.append)
+    while faults:
+        tail.copy()
+    tail.copy(last=True)
+    assert b"".join(shown).count(b"[rank0] step ") == 9
 
 
 def test_an_earlier_attempts_logs_are_left_alone_after_a_while_until_the_end(running: Run, monkeypatch: pytest.MonkeyPatch) -> None:

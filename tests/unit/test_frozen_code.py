@@ -631,7 +631,10 @@ def test_a_disk_that_fills_up_leaves_nothing(kit, project: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", script, "bash", os.sys.executable, "-m", "kit", "render", "train.py", "--output", "out"], cwd=project, capture_output=True, text=True
     )  # type: ignore[attr-defined]
-    assert (done.returncode, done.stderr) == (1, f"kit: cannot write {project}/out: File too large\n  fix: raise this shell's limit for the size of files: ulimit -f unlimited\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"kit: cannot write {project}/out: File too large\n  fix: raise this shell's limit for the size of files: ulimit -f unlimited\n",
+    )
     assert sorted(path.name for path in project.iterdir()) == ["large.py", "train.py"]
 
 

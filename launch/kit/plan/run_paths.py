@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from kit import slurm
+from kit.files import safe_read
 
 RECORD = "run.json"
 ENV = "env.sh"
@@ -71,18 +73,20 @@ class JobPaths:
 
     def attempts(self) -> list[int]:
         """Return the attempts that have logs of their own; in older runs that is the first."""
-        folders = (path for path in self.logs.glob(f"{ATTEMPT}[0-9]*") if path.is_dir())
-        found = (path.name[len(ATTEMPT) :] for path in folders)
+        # A file server's hiccup must not end who follows the logs: the next look finds them.
+        names = (name for name in safe_read.names(self.logs) if name.startswith(ATTEMPT))
+        found = (name[len(ATTEMPT) :] for name in names if os.path.isdir(self.logs / name))
         return [1, *sorted({int(number) for number in found if number.isdecimal()} - {0, 1})]
 
     def attempt_logs(self, attempt: int) -> Path:
         """Return the folder of an attempt's logs: the job's where it has none of its own."""
         own = self.logs / f"{ATTEMPT}{attempt}"
-        return own if attempt > 1 and own.is_dir() else self.logs
+        return own if attempt > 1 and os.path.isdir(own) else self.logs
 
     def node_logs(self, attempt: int) -> list[Path]:
-        found = self.attempt_logs(attempt).glob("*.out")
-        return sorted(path for path in found if not path.name.startswith("rank"))
+        folder = self.attempt_logs(attempt)
+        names = (name for name in safe_read.names(folder) if name.endswith(".out"))
+        return sorted(folder / name for name in names if not name.startswith("rank"))
 
     def node_log(self, attempt: int, node: str) -> Path:
         return self.attempt_logs(attempt) / f"{node}.out"
