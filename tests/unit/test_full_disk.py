@@ -186,6 +186,22 @@ def test_of_a_run_that_cannot_be_noted_nothing_stays(project: Path, kit_here: Ca
     assert not Path("ran").exists()
 
 
+def test_a_run_is_given_up_without_a_file_more_where_a_quota_of_files_is_full(
+    tmp_path: Path, kit_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yaml").write_text(json.dumps({**JOB, "command": ["true"], "secrets": []}))
+    monkeypatch.chdir(tmp_path)
+    assert kit_here("render", "job.yaml", "--output", "run").code == 0
+
+    def refused(path: object, *_: object, **__: object) -> None:
+        raise full(path)
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    monkeypatch.setattr(Path, "touch", refused)
+    run_dir.give_up(tmp_path / "run")
+    assert os.listdir(tmp_path) == ["job.yaml"]
+
+
 def test_a_folder_that_cannot_be_listed_is_no_silent_gap_in_the_snapshot(tmp_path: Path, kit_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed/module.py").write_text("pass\n")

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import threading
@@ -193,8 +194,11 @@ def give_up(run: Path) -> None:
     own = _own_names(run, found)
     log = RunPaths(run).log
     if {entry.name for entry in os.scandir(run)} <= {*own, log.name} and not any(log.glob("*")):
-        aside = _new_folder(run)
-        (run / _MARK).touch()
+        aside = run.with_name(f".kit-{run.name[:40]}.{secrets.token_hex(4)}")
+        try:
+            (run / _MARK).touch()
+        except OSError:  # no quota is left for a file more
+            (run / run_paths.SUMS).rename(run / _MARK)
         run.rename(aside)
         remove.tree(aside, _UNFINISHED, _MARK)
         return
