@@ -304,7 +304,10 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["submit", "train.py", "--output=log.txt"], "kit: --output: 'log.txt' is named like a log file, and --output is the run directory\n"),
         (["run", "train.py", "--output", "a-%j"], "kit: --output: 'a-%j' is named like a log file"),
         (["run", "train.py", "--time", "1h"], "kit: --time: expected a time limit, not '1h'\n  fix: write --time 01:00:00\n"),
-        (["run", "train.py", "--image", "x.sif", "--runtime", "none"], "kit: --runtime: the runtime none uses no image, and --image names one\n"),
+        (
+            ["run", "train.py", "--image", "x.sif", "--runtime", "none"],
+            "kit: --image: image says nothing without a container, and the runtime is none\n  fix: leave it out, or name another runtime\n",
+        ),
         (["ps"], "kit: there is no command 'ps'\n  fix: did you mean 'kit status'?\n"),
         (["images", "ls"], "kit: there is no command 'ls'\n  fix: did you mean 'kit images'?\n"),
         (["build", "-t", "first"], "kit: there is no option -t\n  fix: did you mean '--name'?\n"),

@@ -26,12 +26,12 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
-    def plan(job: str, typed: str = "", tools: str = "", *, here: bool = False) -> Plan:
+    def plan(job: str, typed: str = "", tools: str = "", *, here: bool = False, problems: Problems | None = None) -> Plan:
         Path("job.yaml").write_text(f"command: train.py\n{job}")
         for name in tools.split():
             tool(tmp_path / "bin", name)
         pairs = [word.split("=") for word in typed.split()]
-        request = JobRequest("job.yaml", [], {key: Located(value, option_name(key)) for key, value in pairs})
+        request = JobRequest("job.yaml", [], {key: Located(value, option_name(key)) for key, value in pairs}, problems or Problems())
         return request.plan(request.load(), None, Use(runs_here=here))
 
     return plan
@@ -86,6 +86,23 @@ def test_how_the_image_of_the_file_starts_gives_way_to_what_is_typed_or_here(typ
 def test_what_does_not_fit_together_within_the_file_or_within_what_is_typed_is_refused(job: str, typed: str, planned) -> None:
     with pytest.raises(UsageError, match="the runtime apptainer unpacks no image, whatever the job says"):
         planned(job, typed)
+
+
+@pytest.mark.parametrize("typed", ["stage=sbcast", "stage=local", "unpack=yes", "unpack=no", "remap_root=true"])
+@pytest.mark.parametrize("here", [False, True])
+def test_a_key_of_containers_beside_the_runtime_none_is_refused_where_both_are_typed(typed: str, here: bool, planned) -> None:
+    with pytest.raises(UsageError) as refused:
+        planned("", f"runtime=none {typed}", here=here)
+    name = typed.partition("=")[0]
+    problem = f"kit: {option_name(name)}: {name} says nothing without a container, and the runtime is none"
+    assert str(refused.value) == f"{problem}\n  fix: leave it out, or name another runtime"
+
+
+@pytest.mark.parametrize("typed", ["runtime=none", "runtime=none stage=none unpack=auto remap_root=false"])
+def test_a_rehearsal_without_the_container_of_the_file_hears_nothing(typed: str, planned) -> None:
+    problems = Problems()
+    planned(f"{STAGED}remap_root: true\n", typed, problems=problems)
+    assert problems.warnings == []
 
 
 @pytest.mark.parametrize("named", ["runtime: pyxis\n", "cluster: site.yaml\n"])

@@ -31,25 +31,29 @@ def runtime(job: Job, cluster: Cluster, problems: Problems) -> tuple[Optional[Pl
     if name is None or name == "auto":
         name, why = _by_itself(kind, cluster, without_slurm=job.without_slurm)
     found = plugin("runtimes", name, job.where("runtime"), problems)
-    are_options = all(is_option(job.where(key)) for key in ("runtime", "image"))
-    if job.runtime == "none" and job.image and are_options:
-        problem = "the runtime none uses no image, and --image names one"
-        problems.add("--runtime", problem, "leave one of them out")
     if found and found.name != "none":
         _check_image(job, kind, found, problems)
-    elif found and not is_typed(job.where("runtime")):  # else it is a rehearsal
-        _warn_of_no_container(job, problems)
+    elif found:
+        _check_no_container(job, problems)
     return found, why
 
 
-def _warn_of_no_container(job: Job, problems: Problems) -> None:
-    """Warn of keys that say something of a container where the job has none."""
-    way = "name an image" if not job.image else "name another runtime"
+def _check_no_container(job: Job, problems: Problems) -> None:
+    """Warn of keys that say something of a container where the job has none.
+
+    Where the runtime is typed it is a rehearsal: the file's keys give way, and what is typed beside
+    it is refused.
+    """
+    is_rehearsal = is_typed(job.where("runtime"))
+    way = "name another runtime" if job.image or is_rehearsal else "name an image"
     for name, key in KEYS.items():
         value = getattr(job, name)
         if key.needs and value and value not in ("none", "auto"):
             problem = f"{name} says nothing without a container, and the runtime is none"
-            problems.warn(job.where(name), problem, f"leave it out, or {way}")
+            if not is_rehearsal:
+                problems.warn(job.where(name), problem, f"leave it out, or {way}")
+            elif name in job.typed:
+                problems.add(job.where(name), problem, f"leave it out, or {way}")
 
 
 def check_submittable(job: Job, runtime: Optional[Plugin], problems: Problems) -> None:
