@@ -264,7 +264,9 @@ def test_what_is_no_size_is_said(text: str) -> None:
         (["-j", "2x1", "--launcher", "spawn"], "kit: --launcher: kit bench does not run under spawn\n"),
         (["-j", "2x1", "--script", "python x.py"], "kit: --script: kit bench does not use it\n  fix: leave it out\n"),
         (["-j", "2x1", "job.yaml", "--", "--lr", "1"], "kit: got unexpected extra argument"),
-        (["--show", "nothing-of-that-name"], "kit: there is no run nothing-of-that-name\n"),
+        (["-j", "2x1", "--share", "0.5"], "kit: --share: nothing says what it is a share of\n  fix: add --expect GBPS\n"),
+        (["-j", "2x1", "--dry-run", "--json"], "kit: --dry-run and --json contradict each other\n"),
+        (["-j", "2x1", "--dry-run", "--svg", "x.svg"], "kit: --dry-run and --svg contradict each other\n"),
     ],
 )
 def test_mistakes_end_in_two_lines_and_leave_nothing(arguments: list[str], problem: str, kit, tmp_path: Path) -> None:
@@ -272,6 +274,26 @@ def test_mistakes_end_in_two_lines_and_leave_nothing(arguments: list[str], probl
     done = kit("bench", *arguments, "--local", "--runtime", "none", "--output", "run", check=False)
     assert done.returncode == 2 and problem in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["job.yaml"], "JOB"),
+        (["--pairs"], "--pairs"),
+        (["--repeats", "3"], "--repeats"),
+        (["--expect", "180"], "--expect"),
+        (["--local"], "--local"),
+        (["--dry-run"], "--dry-run"),
+        (["-j", "2x1"], "-j"),
+        (["--partition", "gpu"], "--partition"),
+    ],
+)
+def test_what_starts_a_measurement_does_not_go_with_the_result_of_an_earlier_one(more: list[str], named: str, kit) -> None:
+    done = kit("bench", "--show", "nothing-of-that-name", *more, check=False)
+    assert (done.returncode, done.stderr) == (2, f"kit: --show and {named} contradict each other\n  fix: leave one of them out\n")
+    done = kit("bench", "--show", "nothing-of-that-name", "--json", "--svg", "x.svg", check=False)
+    assert done.returncode == 2 and done.stderr.startswith("kit: there is no run nothing-of-that-name\n")
 
 
 def test_a_dry_run_has_the_shape_of_the_job_and_nothing_of_its_training(kit, tmp_path: Path) -> None:

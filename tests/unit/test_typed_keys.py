@@ -144,6 +144,20 @@ def test_a_shell_refuses_what_belongs_to_the_keys_that_it_does_not_use(planned) 
     assert str(refused.value) == "kit: --on-stall: kit shell does not use it\n  fix: leave it out"
 
 
+@pytest.mark.parametrize("option", ["signal=USR1@60", "requeue=true", "propagate=NONE", "kill-on-invalid-dep=yes"])
+def test_a_shell_leaves_out_the_files_options_that_salloc_lacks_and_refuses_typed_ones(option: str, planned) -> None:
+    planned("")
+    name, value = option.split("=")
+    Path("job.yaml").write_text(f"command: train.py\nlauncher: srun\nslurm: {{{name}: {value}, mem: 1G}}\n")
+    request = JobRequest("job.yaml", [], {}, command="shell")
+    request.plan(request.load_or_none(), None, Use())
+    typed = {"slurm": keys.as_mapping("--slurm", [option, "mem=2G"], Problems())}
+    request = JobRequest("job.yaml", [], typed, command="shell")
+    with pytest.raises(UsageError) as refused:
+        request.plan(request.load_or_none(), None, Use())
+    assert str(refused.value) == "kit: --slurm: kit shell does not use it\n  fix: leave it out"
+
+
 @pytest.mark.parametrize(
     ("of_file", "typed", "told"),
     [

@@ -14,10 +14,12 @@ from kit.config.job import Job
 from kit.config.yaml_source import Located, is_option
 from kit.plan import preemption, resolve, this_machine
 from kit.plan.plan import Plan
-from kit.runs import run_dir
+from kit.runs import run_dir, shell
 
 # The options of sbatch for what the job itself waits for; a shell waits only if they are typed.
 _WAITS = ("begin", "dependency", "hold")
+# Keys that say nothing without Slurm; kit run keeps a time limit, and kit shell none.
+_OF_SLURM = ("spares", "resubmit")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Use:
     code: str = "snapshot"  # what holds where the job does not say: snapshot or live
     asks_site: bool = False  # the job is checked against what Slurm says of the cluster
     runs_here: bool = False  # on this machine, whatever its cluster
+    is_local: bool = False  # the user has asked for that: options for Slurm contradict it
     is_dry: bool = False  # the job is only shown
 
 
@@ -39,6 +42,15 @@ class JobRequest:
     overrides: dict[str, Located]
     problems: Problems = field(default_factory=Problems)
     command: str = "submit"  # of kit, which was typed
+
+    @property
+    def options(self) -> list[str]:
+        """Return the options by which keys are set, such as --partition for `slurm`."""
+        found = []
+        for key, item in self.overrides.items():
+            each = item.value if key == "slurm" and isinstance(item.value, dict) else {key: item}
+            found += [one.where for one in each.values()]
+        return found
 
     def load(self) -> Job:
         """Return the named job, or the one that is here; `kit submit -- --lr 1` names none."""
@@ -65,12 +77,16 @@ class JobRequest:
             for name, item in job.slurm.items()
             if name not in _WAITS or is_option(item.where)
         }
+        of_sbatch = (item.where for name, item in options.items() if name in shell.OF_SBATCH)
+        job_file.refuse_typed(of_sbatch, self.command, self.problems)
         return replace(job, slurm=options)
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
         """Return the plan of a loaded job. Raises UsageError with every problem found."""
         named = job.image or ""
         job = replace(job, is_dry=use.is_dry)
+        if use.is_local:
+            self._refuse_of_slurm(job)
         if use.runs_here:
             job = this_machine.ask_no_slurm(this_machine.fit(job, self.problems))
         folder = run_dir.new_path(output, job.name, self.problems)
@@ -81,6 +97,15 @@ class JobRequest:
         for warning in self.problems.warnings:
             warn(warning)
         return plan
+
+    def _refuse_of_slurm(self, job: Job) -> None:
+        """Refuse what only Slurm does, where it is typed for a job on this machine."""
+        is_run = self.command == "run"
+        keys = _OF_SLURM if is_run or self.command == "bench" else (*_OF_SLURM, "time")
+        places = [job.where(name) for name in keys if getattr(job, name)]
+        places += [item.where for item in job.slurm.values()]
+        command = self.command if is_run else f"{self.command} --local"
+        job_file.refuse_typed(places, command, self.problems)
 
 
 def _jobs_here(command: str) -> str:

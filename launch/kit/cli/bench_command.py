@@ -5,6 +5,7 @@ import sys
 from typing import Annotated, Optional
 
 from kit.api.job_request import JobRequest, Use
+from kit.base.errors import refuse_together
 from kit.cli import completion
 from kit.cli.app import RUN, command
 from kit.cli.job_options import SHAPED, takes_job
@@ -60,9 +61,15 @@ def bench(
     from kit.runs import array_status
 
     shown = measurement.Shown(svg, as_json)
+    for name, is_given in {"--json": as_json, "--svg": svg}.items():
+        refuse_together({"--dry-run": dry_run, name: is_given})
     if show is not None:
+        own = {"--output": output, "--sizes": sizes, "--repeats": repeats, "--pairs": pairs}
+        own |= {"--local": local, "--expect": expect, "--share": least_part, "--dry-run": dry_run}
+        refuse_together({"--show": True, "JOB": job.target, **dict.fromkeys(job.options, 1), **own})
         sys.exit(measurement.show(bandwidth.read(array_status.single(show)), shown))
     request = benchmark.BenchRequest(sizes, repeats, pairs, local, expect, least_part, dry_run)
     found = benchmark.load(job.target, job.overrides, job.arguments, job.problems)
-    plan = job.plan(found, output, Use(code="live", runs_here=local, is_dry=dry_run))
+    use = Use(code="live", runs_here=local, is_local=local, is_dry=dry_run)
+    plan = job.plan(found, output, use)
     sys.exit(measurement.run(plan, request, shown))

@@ -22,7 +22,7 @@ from kit.runs import shell as shells
 from kit.runs import submit as submitting
 from kit.slurm import sbatch_variables
 
-LIVE = Use(code="live", runs_here=True)  # it starts at once
+LIVE = Use(code="live", runs_here=True, is_local=True)  # it starts at once
 
 After = Annotated[
     Optional[list[str]],
@@ -218,7 +218,8 @@ def shell(
     The nodes are given back when the shell ends.
     """
     here = local or not shells.has_slurm(messages.note)
-    plan = job.plan(job.load_or_none(), output, Use(code="live", runs_here=here))
+    use = Use(code="live", runs_here=here, is_local=local)
+    plan = job.plan(job.load_or_none(), output, use)
     launching.say_reasons(plan)
     plan = package_store.bring(plan, messages.note)
     code = shells.shell(plan, node, task, messages.note, here=here, jupyter=jupyter)

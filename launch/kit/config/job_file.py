@@ -73,9 +73,14 @@ def without(job: Job, names: Iterable[str], command: str, problems: Problems) ->
     """Return the job without keys that a command has no use for; refuse those that were typed."""
     unused = [*names]
     unused += _left_alone(unset(job, unused), unused)
-    for where in filter(is_option, map(job.where, unused)):
-        problems.add(where, f"kit {command} does not use it", "leave it out")
+    refuse_typed(map(job.where, unused), command, problems)
     return unset(job, unused)
+
+
+def refuse_typed(places: Iterable[str], command: str, problems: Problems) -> None:
+    """Refuse what a command has no use for, where it stands on the command line."""
+    for where in filter(is_option, places):
+        problems.add(where, f"kit {command} does not use it", "leave it out")
 
 
 def unset(job: Job, names: Iterable[str]) -> Job:

@@ -59,7 +59,7 @@ def load(
     job = job_file.load(target or program, {**overrides, **command}, arguments, problems)
     name = job.name if "name" in overrides else f"{job.name}-{NAME}" if target else NAME
     launcher = job.launcher if job.launcher in LAUNCHERS or "launcher" in overrides else None
-    left_out = ("sweep", "array", *preemption.NEVER)
+    left_out = ("code", "sweep", "array", *preemption.NEVER)
     job = job_file.without(job, left_out, "bench", problems)
     time = job.time if "time" in overrides else TIME
     slurm = dict(job.slurm)
@@ -91,6 +91,8 @@ def with_program(plan: Plan, request: BenchRequest) -> Plan:
     busbw = None if request.busbw is None else Located(request.busbw, "--expect")
     share = None if request.share is None else Located(request.share, "--share")
     wanted = bandwidth_target.override(expected, busbw, share, problems)
+    if share and not wanted.busbw:
+        problems.add("--share", "nothing says what it is a share of", "add --expect GBPS")
     if wanted.busbw:
         arguments += ["--expect", f"{wanted.busbw:g}", f"{wanted.share:g}"]
     problems.raise_if_any()
