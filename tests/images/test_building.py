@@ -670,6 +670,12 @@ def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(
         (build.BuildRequest("docker://x", options=BuilderOptions(platform="linux")), "--platform: 'linux' is no platform of Linux"),
         (build.BuildRequest("docker://x", options=BuilderOptions(platform="windows/amd64")), "--platform: 'windows/amd64' is no platform of Linux"),
         (build.BuildRequest("docker://x", options=BuilderOptions(no_cache=True)), "--no-cache: docker://x is an image already: nothing is built"),
+        (build.BuildRequest("docker://x", engine="docker"), "--engine: docker://x is an image already: nothing is built"),
+        (build.BuildRequest("docker://x", device="cpu"), "--device: docker://x is an image already: nothing is built"),
+        (
+            build.BuildRequest("docker://x", arguments={"A": "1"}, options=BuilderOptions(stage="x")),
+            "--build-arg, --target: docker://x is an image already: nothing is built",
+        ),
         (build.BuildRequest(engine="enroot", options=BuilderOptions(no_cache=True)), "--no-cache: enroot builds here, and only docker and podman can do this"),
         (
             build.BuildRequest(engine="enroot", options=BuilderOptions(ssh=("default",), stage="x", words=("--pull",))),

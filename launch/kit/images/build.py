@@ -66,9 +66,9 @@ def _place(request: BuildRequest, name: str, digest: str) -> store.Place:
 
 def _refuse_conflicts(request: BuildRequest, is_image: bool) -> None:
     """Raise UsageError for options that do not go together, or not with an existing image."""
-    if is_image and (given := request.options._replace(platform=None).given()):
+    if is_image and (given := request.of_recipe()):
         problem = f"{request.target} is an image already: nothing is built"
-        raise UsageError(problem, "leave the options of the builder out", where=given)
+        raise UsageError(problem, "leave the options of a build out", where=given)
     if request.locked and (is_image or request.to == "docker"):
         problem = "only the file of a recipe can be compared with a record"
         raise UsageError(problem, "leave it out", where="--locked")

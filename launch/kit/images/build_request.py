@@ -102,6 +102,13 @@ class BuildRequest:
     options: BuilderOptions = BuilderOptions()
     locked: Optional[Path] = None  # a record; a build that differs from it is refused
 
+    def of_recipe(self) -> str:
+        """Return the names of the given options that only a recipe can use, as a message begins."""
+        own: dict[str, object] = {"--engine": self.engine, "--device": self.device != "gpu"}
+        own |= {"--build-arg": self.arguments}
+        names = [name for name, value in own.items() if value]
+        return ", ".join(filter(None, [*names, self.options._replace(platform=None).given()]))
+
 
 def arguments(items: Iterable[str]) -> dict[str, str]:
     """Return the values of NAME=VALUE; NAME alone has the environment's, as for Docker."""
