@@ -456,6 +456,8 @@ def test_an_image_goes_before_the_command_that_needs_it_and_only_once(far: Far, 
     (project / "job.yaml").write_text(JOB.replace("runtime: none", "runtime: apptainer") + "image: my.sif\n")
     (project / "my.sif").write_bytes(b"an image")
     os.utime(project / "my.sif", (0, 0))
+    rehearsal = kit_here("submit", "job.yaml", "--runtime", "none", "--dry-run")
+    assert rehearsal.code == 0 and "copying my.sif" not in rehearsal.err, rehearsal.err
     first = kit_here("bench", "job.yaml", "--dry-run")
     assert first.code == 0 and "kit: copying my.sif to login, 8 bytes, once\n" in first.err, first.err
     (image,) = far.kit.glob("images/*.sif")

@@ -19,8 +19,10 @@ VERIFY_S = 3600.0
 
 
 def of_job(job: Job, problems: Problems) -> Optional[Path]:
-    """Return the job's image where it is a file of this machine."""
-    if not job.image or "://" in job.image or not os.path.exists(job.image):
+    """Return the job's image where it is a file of this machine, and starts there at all."""
+    if not job.image or job.runtime == "none":
+        return None
+    if "://" in job.image or not os.path.exists(job.image):
         return None
     if os.path.isdir(job.image):
         problem = f"the image {job.image} is a folder, and kit copies files"
