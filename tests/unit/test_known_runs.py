@@ -260,6 +260,10 @@ def test_rerunning_a_run_that_never_arrived_submits_it_as_it_is(fake: ScriptedSl
     fake.script("sbatch", "kill -9 $$")
     call("submit", "train.py", "--output", "run")
     fake.script("sbatch", "")
+    for option in ("--image", "--output"):
+        refused = f"kit: {option}: nobody heard that train was submitted: kit submits it as it is\n  fix: leave it out\n"
+        assert call("rerun", "run", option, "other")[::2] == (2, refused)
+        assert call("rerun", "run", option, "other", "--dry-run")[::2] == (2, refused)
     assert "is not known yet" in call("rerun", "run")[2]
     monkeypatch.setattr(submit, "SETTLE_S", 0)
     assert call("rerun", "run")[1].startswith("kit: submitted job 1001")

@@ -149,6 +149,10 @@ def _start_again(
     dry_run: bool,
 ) -> None:
     noted = None if again.tasks else reruns.unsubmitted(again.run)
+    given = {"--output": output, "--image": image}
+    for where in (name for name, value in given.items() if noted and value):
+        problem = f"nobody heard that {again.run.name} was submitted: kit submits it as it is"
+        raise UsageError(problem, "leave it out", where=where)
     if noted and not dry_run:
         launching.finish(again.plan, noted, answer)
         return
