@@ -6,6 +6,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from kit.base.errors import UsageError, refuse_together
 from kit.base.formats import ago, number, size
 from kit.cli import elsewhere, messages, options, tables
 from kit.cli.app import SETTINGS, TIDY, Command, Group, app, examples
@@ -33,7 +34,12 @@ def images_list(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    if context.invoked_subcommand is not None:
+    if (name := context.invoked_subcommand) is not None:
+        unused = {"--json": as_json}
+        if name == "pack":
+            unused |= {"--images": folder != "images", "--cluster": cluster is not None}
+        for option in (each for each, is_given in unused.items() if is_given):
+            raise UsageError(f"kit images {name} does not use it", "leave it out", where=option)
         return
     code = elsewhere.run("images", {"cluster": cluster}, lambda: None)
     if code is not None:
@@ -91,6 +97,7 @@ def images_gc(
     """Remove images, containers, copies, caches and layers that were not used for some days."""
     of_group = context.parent.params if context.parent else {}
     site = cluster or of_group.get("cluster")
+    refuse_together({"--nodes": nodes, "--images": folder})
     place = Path(folder or of_group.get("folder") or "images").absolute()
     collect(place, nodes, site, days, yes=yes)
 

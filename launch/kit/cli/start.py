@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 from kit.base import console
-from kit.base.errors import UsageError
+from kit.base.errors import UsageError, refuse_together
 from kit.cli import completion as values
 from kit.cli import messages, options, shells
 from kit.cli.app import START, command
@@ -45,6 +45,7 @@ def init(
     """Examine this cluster, and write a profile and a first job.yaml."""
     from kit.cli import first_job
 
+    refuse_together({"--local": local, "--partition": partition})
     if list_:
         first_job.list_profiles()
         return

@@ -3,7 +3,7 @@
 import sys
 from typing import Annotated, Optional
 
-from kit.base.errors import KitError, UsageError
+from kit.base.errors import KitError, UsageError, refuse_together
 from kit.cli import completion, messages, tables
 from kit.cli.app import TIDY, command
 from kit.cli.options import Cluster, Json, OneRun, Task, argument, option
@@ -63,6 +63,7 @@ def nodes(
     as_json: Json = False,
 ) -> None:
     """List the bad nodes, which new jobs avoid."""
+    refuse_together({"--forget": forget, "--json": as_json})
     file = bad_nodes.file(profiles.load_valid(cluster).name)
     if forget:
         if not bad_nodes.forget(file, forget):

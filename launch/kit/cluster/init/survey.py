@@ -100,6 +100,9 @@ def survey(
     command = probe.command({"torch": "yes"}, *(f"look={path}" for path in _folders(folder)))
     here = probe.here(command)
     if local or not shutil.which("sbatch"):
+        if partition is not None:
+            problem = "there is no Slurm here (no sbatch on PATH), and so no partition"
+            raise UsageError(problem, "leave it out", where="--partition")
         return Site("", here)
     slurm.check_one_cluster()
     try:
