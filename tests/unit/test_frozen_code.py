@@ -525,6 +525,14 @@ def test_the_program_of_the_folder_that_a_script_enters_runs(kit, project: Path)
     assert "[node0] sub\n" in done.stdout + done.stderr
 
 
+def test_a_run_here_says_why_it_has_no_copy_of_the_code_where_it_was_to_have_one(kit, project: Path) -> None:
+    (project / "job.yaml").write_text("script: cd / && true\ncode: snapshot\n")
+    said = "kit: the code is live: the script changes its folder, and kit freezes no relative name in it; "
+    assert kit("run", "job.yaml", "--runtime", "none", cwd=project).stderr.startswith(said)
+    assert kit("run", "job.yaml", "--runtime", "none", "--code", "live", cwd=project).stderr == ""
+    assert said in kit("shell", "job.yaml", "--local", "--runtime", "none", cwd=project, input="exit 0").stderr
+
+
 def test_live_code_is_left_alone(kit, project: Path) -> None:
     write(project, train_py="1")
     (project / "job.yaml").write_text("command: train.py\ncode: live\n")

@@ -67,6 +67,15 @@ def say_reasons(plan: Plan) -> None:
         messages.note(text)
 
 
+def say_live(plan: Plan) -> None:
+    """Say why there is no copy of the code where the job asks for one.
+
+    For commands that make none unasked; the others say it of their run.
+    """
+    if plan.reasons.why_live:
+        messages.note(f"the code is live: {plan.reasons.why_live}")
+
+
 def _shape(plan: Plan) -> str:
     """Return how much a job asks for: 4 nodes x 8 ranks, 8 GPUs on each node."""
     layout = plan.layout
@@ -173,6 +182,7 @@ def finish(plan: Plan, run: Run, answer: Answer) -> None:
 def run_here(plan: Plan, task: Optional[int] = None) -> None:
     local.check_task(plan, task)
     say_reasons(plan)
+    say_live(plan)
     plan = package_store.bring(plan, messages.note)
     start_here(plan, local.note(plan, run_dir.write(plan), task))
 

@@ -225,6 +225,7 @@ def shell(
     use = Use(code="live", runs_here=here, is_local=local)
     plan = job.plan(job.load_or_none(), output, use)
     launching.say_reasons(plan)
+    launching.say_live(plan)
     plan = package_store.bring(plan, messages.note)
     code = shells.shell(plan, node, task, messages.note, here=here, jupyter=jupyter)
     sys.exit(code)
