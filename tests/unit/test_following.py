@@ -14,8 +14,9 @@ import pytest
 from kit import slurm
 from kit.base.errors import KitError
 from kit.cli import following, launching, messages
+from kit.config.secrets import Secret
 from kit.files import safe_read
-from kit.runs import history, job_status, job_watch, local, local_processes, log_copy, status
+from kit.runs import history, job_status, job_watch, local, local_processes, log_copy, run_dir, status
 from kit.runs.history import Run
 from kit.runs.job_watch import Watch
 from kit.slurm import client
@@ -103,13 +104,14 @@ def test_patience_begins_anew_with_each_answer(array: Run, fake_slurm: Slurm, mo
 
 
 def test_an_array_is_waited_for_no_longer_when_all_that_is_left_of_it_is_held(array: Run, fake_slurm: Slurm, monkeypatch) -> None:
-    def step(*states: str):
-        return lambda: [fake_slurm.job(f"5_{number}", state, folder=array.folder) for number, state in enumerate(states)]
+    def step(reason: str, *states: str):
+        return lambda: [fake_slurm.job(f"5_{number}", state, reason, folder=array.folder) for number, state in enumerate(states)]
 
-    clock = Clock(step("REQUEUE_HOLD", "PENDING", "COMPLETED"), step("REQUEUE_HOLD", "SPECIAL_EXIT", "COMPLETED"))
+    held = "launch failed requeued held"
+    clock = Clock(step("Priority", "REQUEUE_HOLD", "PENDING", "SPECIAL_EXIT"), step(held, "REQUEUE_HOLD", "PENDING", "SPECIAL_EXIT"))
     monkeypatch.setattr(job_watch, "time", clock)
     found = job_watch.until_the_end(array, messages.say)
-    assert found.detail.startswith("array of 3: 1 requeue_hold, 1 special_exit, 1 completed") and found.active and clock.steps == []
+    assert found.detail.startswith("array of 3: 1 pending, 1 requeue_hold, 1 special_exit; ") and found.active and clock.steps == []
 
 
 def test_an_array_of_which_slurm_does_not_speak_is_asked_of_again(array: Run, monkeypatch, capfd) -> None:
@@ -234,22 +236,45 @@ def test_a_followed_job_ends_kit_with_its_code_and_names_dead_nodes(fake_slurm: 
     assert following.follow_job(run) is None
 
 
-@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
-def test_who_follows_a_job_is_told_that_it_failed_and_is_held(state: str, watch: Watch, fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
-    fake_slurm.job("7", state, "job_requeued_in_held_state", "3:0")
-    assert watch.ended() == slurm.State(state, "job_requeued_in_held_state", 3, "node1")
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("REQUEUE_HOLD", "job_requeued_in_held_state"),
+        ("SPECIAL_EXIT", "job_requeued_in_special_exit_state"),
+        ("PENDING", "launch_failed_requeued_held"),  # after a Prolog that failed
+    ],
+)
+def test_who_follows_a_job_is_told_that_it_failed_and_is_held(
+    state: str, reason: str, watch: Watch, fake_slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    fake_slurm.job("7", state, reason, "3:0")
+    assert watch.ended() == slurm.State(state, reason, 3, "node1")
     run = run_of(tmp_path)
     secret = Path(run.folder) / ".secrets/values"
     secret.parent.mkdir()
     secret.touch()
-    fake_slurm.job("7", state, "job_requeued_in_held_state", "3:0", folder=run.folder)
-    with pytest.raises(KitError) as error:
-        following.follow_job(run)
-    assert str(error.value) == (
-        f"kit: job 7 {state}: Slurm put it back into its queue, and holds it there\n"
-        "  fix: see: kit why 7; to start it again: scontrol release 7; to end it: kit cancel 7"
-    )
-    assert error.value.exit_code == 3 and secret.exists()
+    fake_slurm.job("7", state, reason, "3:0", folder=run.folder)
+
+    def told() -> str:
+        with pytest.raises(KitError) as error:
+            following.follow_job(run)
+        assert error.value.exit_code == 3
+        return str(error.value)
+
+    fix = "see: kit why 7; to start it again: scontrol release 7; to end it: kit cancel 7"
+    held = f"kit: job 7 {state}: Slurm put it back into its queue, and holds it there\n  fix: {fix}"
+    monkeypatch.setattr(run_dir, "recorded_plan", lambda folder: plan_of(secrets=(Secret("A", "env", "A", ""),)))
+    assert told() == held and secret.exists()
+    secret.unlink()  # as its batch script does at its end
+    assert told() == held.replace("scontrol release", "kit rerun")
+    monkeypatch.setattr(run_dir, "recorded_plan", lambda folder: plan_of())
+    assert told() == held  # it has none
+
+
+@pytest.mark.parametrize(("state", "reason"), [("COMPLETING", "launch_failed_requeued_held"), ("PENDING", "JobHeldUser"), ("PENDING", "Priority")])
+def test_a_job_that_has_not_ended_or_that_its_user_holds_is_followed_further(state: str, reason: str, watch: Watch, fake_slurm: Slurm) -> None:
+    fake_slurm.job("7", state, reason)
+    assert watch.ended() is None
 
 
 def test_a_job_that_another_goes_on_for_is_followed_into_that_one(fake_slurm: Slurm, tmp_path: Path, capfd) -> None:
@@ -362,7 +387,7 @@ def questions(monkeypatch: pytest.MonkeyPatch, written: list[int], until_s: floa
     asked: list[float] = []
     clock = SimpleNamespace(now_s=0.0, monotonic=lambda: clock.now_s)
     monkeypatch.setattr(job_watch, "time", clock)
-    monkeypatch.setattr(slurm, "state", lambda *words: asked.append(clock.now_s) or SimpleNamespace(name="RUNNING", reason="", active=True))
+    monkeypatch.setattr(slurm, "state", lambda *words: asked.append(clock.now_s) or slurm.State("RUNNING", "", 0, ""))
     monkeypatch.setattr(safe_read, "changed_ns", lambda path: max((at_s for at_s in written if at_s <= clock.now_s), default=0))
     watch = Watch(FOLLOWED, lambda words: None)
     while clock.now_s < until_s:
@@ -456,7 +481,7 @@ def test_a_task_that_fails_while_it_is_followed_leaves_the_secrets_of_the_others
     secrets.mkdir(mode=0o700)
     for number in range(3):
         (secrets / str(number)).write_text("x")
-    failed = SimpleNamespace(name="FAILED", exit_code=3, nodes="")
+    failed = slurm.State("FAILED", "", 3, "")
     monkeypatch.setattr(log_copy, "until", lambda *_: failed)
     monkeypatch.setattr(following, "say_cause", lambda _: None)
     with pytest.raises(KitError, match="job 5_1 FAILED with exit code 3"):

@@ -44,8 +44,8 @@ class RunHandle:
     def wait(self, timeout_s: Optional[float] = None) -> Status:
         """Return the status when the run has ended, with all tasks of an array.
 
-        Return it also where Slurm has put the run back into its queue and holds it there, with the
-        state REQUEUE_HOLD or SPECIAL_EXIT: it goes on only after `scontrol release`.
+        Return it also where Slurm has put the run back into its queue after a failure and holds it
+        there, mostly with the state REQUEUE_HOLD: it goes on only after `scontrol release`.
         Raise TimedOut if the run goes on after `timeout_s` seconds, and another KitError if Slurm
         does not answer for five minutes. The run itself goes on then.
         """

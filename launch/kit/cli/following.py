@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional, Union
+from typing import NoReturn, Optional, Union
 
 from kit import slurm
 from kit.base import signals
 from kit.base.errors import KitError, UsageError
 from kit.cli import messages
-from kit.runs import job_chain, job_watch, log_copy, secret_file, status
+from kit.runs import job_chain, job_watch, log_copy, run_dir, secret_file, status
 from kit.runs.history import Run
 from kit.runs.job_status import Status
 from kit.runs.job_watch import Watch
@@ -116,12 +116,8 @@ def _follow_here(run: Run, view: LogView) -> None:
         state = log_copy.until(tail, watch.ended, log_copy.SHARED_POLL_S)
     if state.name == "COMPLETED":
         return
-    if state.name in slurm.HELD:
-        say_cause(job_id)
-        problem = f"job {job_id} {state.name}: Slurm put it back into its queue, and holds it there"
-        fix = f"see: kit why {job_id}; to start it again: scontrol release {job_id}"
-        fix += f"; to end it: kit cancel {job_id}"
-        raise KitError(problem, fix, exit_code=state.exit_code or 1)
+    if state.held:
+        _raise_held(run, state)
     following = job_chain.last_job(run.paths, job_id)
     if following != job_id:
         messages.say(f"job {job_id} {state.name}; job {following} continues it")
@@ -138,6 +134,19 @@ def _follow_here(run: Run, view: LogView) -> None:
         f"see: kit why {job_id}; its logs: {messages.short(folder)}/log",
         exit_code=state.exit_code or 1,
     )
+
+
+def _raise_held(run: Run, state: slurm.State) -> NoReturn:
+    """Raise KitError for a job that Slurm holds, with its exit code and the way to start it."""
+    say_cause(run.id)
+    # A batch script removes the job's secrets when it ends, and without them the job would fail.
+    has_secrets = bool(run_dir.recorded_plan(Path(run.folder)).program.secrets)
+    is_complete = not has_secrets or secret_file.exists(Path(run.folder), run.task)
+    again = "scontrol release" if is_complete else "kit rerun"
+    problem = f"job {run.id} {state.name}: Slurm put it back into its queue, and holds it there"
+    fix = f"see: kit why {run.id}; to start it again: {again} {run.id}"
+    fix += f"; to end it: kit cancel {run.id}"
+    raise KitError(problem, fix, exit_code=state.exit_code or 1)
 
 
 def say_cause(job_id: str) -> None:

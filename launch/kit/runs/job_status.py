@@ -25,16 +25,17 @@ class Status(NamedTuple):
     tasks: tuple[Status, ...] = ()  # of a job array, while it is active
     elapsed_s: Optional[float] = None  # None where it has not started, or nobody knows
     limit_s: Optional[float] = None  # None without a limit
+    is_held: bool = False  # by Slurm, which has put it back into its queue after a failure
 
     @property
     def active(self) -> bool:
         return is_active(self.state)
 
     @property
-    def held(self) -> bool:
+    def needs_release(self) -> bool:
         """Return whether what is left of it goes on only if its user releases it."""
         going = [task for task in self.tasks or (self,) if task.active]
-        return bool(going) and all(task.state in slurm.HELD for task in going)
+        return bool(going) and all(task.is_held for task in going)
 
     @property
     def used(self) -> Usage:
@@ -91,7 +92,9 @@ def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
         detail = reasons.explain(job.reason, job.start) if waits else job.nodes
         elapsed_s = None if waits else numbers.seconds(job.elapsed)
         times = elapsed_s, numbers.seconds(job.limit)
-        return Status(run, job.state, detail, f"{job.elapsed} of {job.limit}", (), *times)
+        is_held = slurm.is_held(job.state, job.reason)
+        elapsed = f"{job.elapsed} of {job.limit}"
+        return Status(run, job.state, detail, elapsed, (), *times, is_held)
     state, why = by_log(run)
     if job and job.reason == "DependencyNeverSatisfied":
         why = VAIN_WAIT

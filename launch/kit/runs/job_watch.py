@@ -58,7 +58,7 @@ class Watch:
             fix = f"its accounting may know: sacct -j {self.run.id}"
             raise KitError(f"Slurm has forgotten job {self.run.id}", fix)
         self._say_change(state)
-        return None if state.active and state.name not in slurm.HELD else state
+        return None if state.active and not state.held else state
 
     def _is_time(self) -> bool:
         """Return True if Slurm is to be asked now."""
@@ -119,7 +119,7 @@ def until_the_end(
             if found.detail != said:
                 said = found.detail
                 say(f"{run}: {said}")
-            if not found.active or found.held:
+            if not found.active or found.needs_release:
                 return found
         left_s = end_s - time.monotonic()
         if left_s <= 0:

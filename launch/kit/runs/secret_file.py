@@ -86,6 +86,11 @@ def hide_from_children(secrets: Secrets) -> None:
             slurm.hide(name)
 
 
+def exists(run: Path, task: Optional[int]) -> bool:
+    """Return whether the values of a run, or of one task of an array, are still there."""
+    return (RunPaths(run).secrets / ("values" if task is None else str(task))).exists()
+
+
 def forget(run: Path, task: Optional[int] = None) -> None:
     """Remove the values of a run, or of one task of an array, that has ended or will not start."""
     if run.is_symlink():

@@ -14,7 +14,6 @@ from kit.slurm.client import (
 )
 from kit.slurm.jobs import (
     FINAL,
-    HELD,
     ID,
     WAITING,
     Job,
@@ -25,6 +24,7 @@ from kit.slurm.jobs import (
     cancel_by_name,
     cluster_name,
     is_active,
+    is_held,
     of_folder,
     queue,
     same_folder,

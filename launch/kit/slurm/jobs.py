@@ -23,8 +23,7 @@ FINAL = frozenset(
 # It waits for its start. EXPEDITING: before all others (`requeue: expedite`, since 25.11); the last
 # three are held, until somebody releases the job.
 WAITING = frozenset(("PENDING", "EXPEDITING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
-# It was put back into the queue after a failure, and nothing but its user starts it again.
-HELD = frozenset(("REQUEUE_HOLD", "SPECIAL_EXIT"))
+_HELD = frozenset(("REQUEUE_HOLD", "SPECIAL_EXIT"))  # after a failure, until its user releases it
 ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array
 # As squeue and sacct write those of an array's waiting tasks, too.
 _IDS = re.compile(rf"{ID.pattern}|[0-9]{{1,18}}_\[[0-9,:%-]*\]?")
@@ -44,6 +43,14 @@ def is_active(state: str) -> bool:
     return state not in FINAL
 
 
+def is_held(state: str, reason: str) -> bool:
+    """Return whether Slurm has put a job back into its queue and holds it there.
+
+    After a Prolog that failed, the state is PENDING, and only the reason tells.
+    """
+    return state in _HELD or (state == "PENDING" and reasons.is_held(reason))
+
+
 class Job(NamedTuple):
     id: str
     cluster: str = ""  # where Slurm names it: then the job is to be asked for on that one
@@ -58,6 +65,10 @@ class State(NamedTuple):
     @property
     def active(self) -> bool:
         return is_active(self.name)
+
+    @property
+    def held(self) -> bool:
+        return is_held(self.name, self.reason)
 
 
 class Queued(NamedTuple):

@@ -5,6 +5,15 @@ from __future__ import annotations
 import re
 
 NOT_STARTED = "it could not be started, and is held: scontrol release"
+_REQUEUED = "it was requeued, and is held: scontrol release"
+# Of jobs that Slurm has put back into its queue, and that nothing but their user starts again.
+_HELD = {
+    "launch failed requeued held": NOT_STARTED,
+    "launch failure limit exceeded requeued held": NOT_STARTED,
+    "user env retrieval failed requeued held": NOT_STARTED,
+    "job requeued in held state": _REQUEUED,
+    "job requeued in special exit state": _REQUEUED,
+}
 # https://slurm.schedmd.com/job_reason_codes.html, and slurmctld's own texts, as squeue shows them.
 REASONS = {
     "Priority": "jobs of higher priority are before it",
@@ -28,11 +37,7 @@ REASONS = {
     "BadConstraints": "no node has what it asks for: it will never start",
     "InvalidAccount": "its account is not valid: it will never start",
     "InvalidQOS": "its quality of service is not valid: it will never start",
-    "launch failed requeued held": NOT_STARTED,
-    "launch failure limit exceeded requeued held": NOT_STARTED,
-    "user env retrieval failed requeued held": NOT_STARTED,
-    "job requeued in held state": "it was requeued, and is held: scontrol release",
-    "job requeued in special exit state": "it was requeued, and is held: scontrol release",
+    **_HELD,
 }
 _LIMIT = re.compile(r"\b(?:(?:Assoc|QOS)\w*(?:Limit|Max|Grp|Min)|Max\w+Per(?:Account|User))\w*")
 # What such a name says, by a part of it; the first that fits counts. {} is who limits the job.
@@ -65,12 +70,21 @@ _REFUSALS = {
 
 def explain(reason: str, start: str) -> str:
     """Return Slurm's reason for waiting in plain words, and its estimate of the start time."""
-    words = REASONS.get(reason.partition(",")[0].replace("_", " "), "")  # as scontrol shows it
+    words = REASONS.get(_as_squeue_writes(reason).partition(",")[0], "")
     words = words or _limited(reason, _LIMITS)
     text = f"{reason}: {words}" if words else reason
     if reason in ("", "None"):
         text = "Slurm has not looked at it yet"
     return f"{text}; expected {start.replace('T', ' ')}" if start[:1].isdigit() else text
+
+
+def is_held(reason: str) -> bool:
+    """Return whether Slurm holds a job that it has put back into its queue."""
+    return _as_squeue_writes(reason) in _HELD
+
+
+def _as_squeue_writes(reason: str) -> str:
+    return reason.replace("_", " ")  # scontrol writes no blanks
 
 
 def fix_of_refusal(words: str) -> str:
