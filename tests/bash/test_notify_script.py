@@ -104,7 +104,7 @@ def test_a_failure_is_told_with_its_code_and_its_cause(hook: Hook, tmp_path: Pat
     assert hook.texts() == [f"{ENDED} FAILED after N s, exit code 7: {cause}. See: kit why {JOB_ID}"]
 
 
-def test_ranks_that_stand_still_are_told_of_once_in_an_attempt_and_go_on(hook: Hook, tmp_path: Path) -> None:
+def test_ranks_that_stand_still_are_told_of_once_and_go_on(hook: Hook, tmp_path: Path) -> None:
     """They end when kit has seen twice that they stand still."""
     program = 'until [[ "$(grep -c stalled "${KIT_LOG_DIR}/events/batch.jsonl")" == 2 ]]; do sleep 2; done'
     tell = ("bash", "-c", 'printf "%s|" "${KIT_STATE}" "${KIT_EXIT_CODE}" "${KIT_CAUSE}" >>told; cat >>told')
@@ -114,6 +114,14 @@ def test_ranks_that_stand_still_are_told_of_once_in_an_attempt_and_go_on(hook: H
     cause = re.search(r"the ranks stand still: (for \d+ s no rank has said or saved anything, or worked)\n", done.stderr)[1]
     assert hook.texts() == [f"{ENDED} stands still: {cause}. See: kit hang {JOB_ID}"]
     assert (tmp_path / "told").read_text() == f"STALLED||{cause}|{hook.texts()[0]}\n"
+
+
+def test_ranks_that_stand_still_once_more_after_some_progress_are_told_of_once_more(hook: Hook, tmp_path: Path) -> None:
+    wait = 'until [[ "$(grep -c stalled "${KIT_LOG_DIR}/events/batch.jsonl")" == %d ]]; do sleep 1; done'
+    program = f"{wait % 1}; sleep 1; echo step 2; {wait % 3}"
+    done = start(telling(tmp_path, program, hook.address, ("stall",), stall_s=3, on_stall="report"))
+    assert done.returncode == 0, done.stderr
+    assert len(hook.texts()) == 2 and all(text.startswith(f"{ENDED} stands still: for ") for text in hook.texts())
 
 
 def test_ranks_that_are_ended_because_they_stand_still_are_told_of_in_each_attempt(hook: Hook, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ notify::begin() {
   notify::tell start RUNNING '' '' "started on ${SLURM_JOB_NODELIST}${attempt}" &
 }
 
-# notify::stall WHAT - once in each attempt. The batch script waits for it: it may be about to end.
+# notify::stall WHAT - once, until there is progress again. The batch script waits for the message, since it may end the job next.
 notify::stall() { (notify::tell stall STALLED '' "$1" "stands still: $1. See: kit hang ${KIT_ID}") || true; }
 
 # notify::end [CODE] - once, when the job ends for good; without a code where its ranks are still being ended. The cause is

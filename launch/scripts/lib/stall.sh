@@ -8,7 +8,7 @@ stall::begin() {
   KIT_PROGRESS_AT="${SECONDS}" KIT_WORKED_AT="${SECONDS}" KIT_LOOK_AT="${SECONDS}" KIT_LOOKED_AT="${SECONDS}"
   KIT_RAN=0 KIT_AT_START=yes # for how long the ranks had a CPU since the last progress, in hundredths of a second
   KIT_LOOK_S=$((KIT_STALL_S / 10 > 30 ? 30 : KIT_STALL_S / 10 < 1 ? 1 : KIT_STALL_S / 10))
-  KIT_STALL_TOLD='' # whether people were told of it
+  KIT_STALL_TOLD='' # whether people were told since the last progress
   KIT_NEWEST=''     # when the newest of the checkpoints was written; those of the first look are no progress
   stall::look
 }
@@ -28,7 +28,7 @@ stall::check() {
   local -i quiet_s idle_s now="${SECONDS}" # this script, too, may be stopped while it looks
   ((now >= KIT_LOOK_AT)) || return 0
   KIT_RAN=$((KIT_RAN + (now - KIT_LOOKED_AT) * $(stall::share))) KIT_LOOKED_AT="${now}"
-  ! stall::has_progress || KIT_PROGRESS_AT="${now}" KIT_RAN=0
+  ! stall::has_progress || KIT_PROGRESS_AT="${now}" KIT_RAN=0 KIT_STALL_TOLD=''
   KIT_LOOK_AT=$((SECONDS + KIT_LOOK_S)) # after the look, which takes long at the logs of 30,000 ranks: meanwhile nobody hears the nodes
   quiet_s=$((now - KIT_PROGRESS_AT)) idle_s=$((now - KIT_WORKED_AT))
   ((quiet_s >= KIT_STALL_S)) || return 0
