@@ -206,6 +206,12 @@ def test_the_failed_tasks_of_an_array_that_ended_long_ago_are_those_that_the_his
     assert (found.state, [each.run.task for each in array_status.failed(found)]) == ("FAILED", [1, 2, 3]) and found.tasks == ()
 
 
+def test_the_tasks_of_an_array_that_was_given_up_are_cancelled_and_not_lost(tmp_path: Path, tools) -> None:
+    history.ended(submitted(tmp_path, "5", "0-1"), "CANCELLED", "it was never submitted")
+    (found,) = status.query(history.runs())
+    assert [each.state for each in array_status.tasks(found)] == ["CANCELLED"] * 2
+
+
 def test_values_that_were_edited_by_hand_are_not_shown_as_those_of_the_submission(tmp_path: Path, tools, capsys: pytest.CaptureFixture[str]) -> None:
     """docs/arrays.md: to try other values edit env.sh, or add one to each of its arrays."""
     tools("squeue", "5_0|RUNNING|N/A|0:12|1:00|node1|None|@/train-5")

@@ -1481,6 +1481,9 @@ def test_tasks_of_which_nobody_knows_whether_they_failed_do_not_start_again(fake
     put_tasks(fake, "1001", tmp_path / "r1", "COMPLETED")
     unknown = "kit: whether a task of train has failed is not known: Slurm's accounts cannot be read now\n"
     assert call("rerun", "r1", "--failed") == (1, "", f"{unknown}  fix: ask again later: kit status 1001\n")
+    put_tasks(fake, "1001", tmp_path / "r1", "RUNNING")
+    unknown = "kit: whether a task of train has failed is not known: array of 2: 1 running, 1 unknown\n"
+    assert call("rerun", "r1", "--failed") == (1, "", f"{unknown}  fix: ask again later: kit status 1001\n")
     call("submit", "train.py", "--array", "0-1", "--output", "r2")
     put_tasks(fake, "1002", tmp_path / "r2", "FAILED")
     assert "1 of the 2 tasks of train (1002): 1 failed; left alone: 1 unknown\n" in call("rerun", "r2", "--failed", "--output", "r3")[2]
@@ -1497,6 +1500,18 @@ def test_tasks_of_which_nobody_knows_whether_they_failed_do_not_start_again(fake
     assert [task["state"] for task in json.loads(call("status", "r4", "--json")[1])["tasks"]] == ["UNSUBMITTED"] * 2
     shown = call("rerun", "r4", "--dry-run")[1]  # it would be submitted as it is
     assert f"==> r4/run_script.sh <==\n{(tmp_path / 'r4/run_script.sh').read_text()}\n==> " in shown
+
+
+def test_a_dry_rerun_names_the_variables_that_sbatch_reads_but_none_for_a_run_on_this_machine(
+    fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_QOS", "high")
+    call("submit", "train.py", "--output", "r1")
+    note = "kit: sbatch also reads SBATCH_QOS=high of this shell\n"
+    assert call("rerun", "r1", "--dry-run")[2].endswith(note)
+    call("run", "train.py", "--runtime", "none", "--output", "r2")
+    code, shown, said = call("rerun", "r2", "--dry-run")
+    assert code == 0 and "run_script.sh <==\n" in shown and note not in said
 
 
 def test_only_the_tasks_of_a_whole_array_can_have_failed(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

@@ -70,8 +70,7 @@ def submit(
     if dry_run:
         launching.print_scripts(plan, rendering.render(plan))
         launching.say_packages(plan)
-        for name, value in sbatch_variables.also_read(dict(plan.header)).items():
-            messages.note(f"sbatch also reads {name}={quote.bash(value)} of this shell")
+        _say_sbatch_variables(plan)
         if waits:
             messages.note(f"to be submitted by: sbatch {' '.join(waits)} run_script.sh")
     elif test_only:
@@ -80,6 +79,11 @@ def submit(
         answer = launching.Answer(follow, as_json, parsable)
         with messages.quiet(as_json or parsable):
             launching.submit(plan, waits, answer)
+
+
+def _say_sbatch_variables(plan: Plan) -> None:
+    for name, value in sbatch_variables.also_read(dict(plan.header)).items():
+        messages.note(f"sbatch also reads {name}={quote.bash(value)} of this shell")
 
 
 @command(RUN, "kit run train.py -j 2x2", "kit run job.yaml --task 3")
@@ -125,7 +129,7 @@ def rerun(
 
 
 def _failed_tasks(word: Optional[str], answer: launching.Answer) -> Optional[reruns.EarlierRun]:
-    """Return an array with its failed tasks alone, and say how many they are; None without any."""
+    """Return the failed tasks of an array as a run to start, and say how many; None without any."""
     found, again = reruns.find_failed(word)
     if not again:
         answer.give_none(f"no task of {found.run} has failed: {found.detail}")
@@ -162,6 +166,8 @@ def _start_again(
     _say_what_runs(again, plan, image)
     if dry_run:
         launching.print_scripts(plan, reruns.scripts(again, plan))
+        if not again.run.local:
+            _say_sbatch_variables(plan)
         return
     folder = reruns.write(again, plan)
     if again.run.local:

@@ -212,8 +212,7 @@ def failure(task: Status) -> str:
 
 def tasks(shown: Status) -> tuple[Status, ...]:
     """Return the status of each task; of an array that has ended, by the history."""
-    otherwise = "LOST" if shown.state in slurm.FINAL else shown.state
-    return shown.tasks or tuple(Status(run, run.state or otherwise) for run in split(shown.run))
+    return shown.tasks or tuple(Status(run, run.state or shown.state) for run in split(shown.run))
 
 
 def failed(shown: Status) -> list[Status]:

@@ -39,7 +39,7 @@ class EarlierRun:
     run: Run  # by its record
     record: RunRecord
     plan: Plan  # as it was recorded
-    tasks: str = ""  # of an array, which alone start again, as sbatch takes them; "" is the whole
+    tasks: str = ""  # of an array: those to start again, as sbatch takes them; "" for all
 
     @property
     def is_live(self) -> bool:
@@ -56,7 +56,7 @@ def find(word: Optional[str], task: Optional[int] = None) -> EarlierRun:
 
 
 def find_failed(word: Optional[str]) -> tuple[Status, Optional[EarlierRun]]:
-    """Return how an array stands, and the array with its failed tasks alone; None without any.
+    """Return an array's status, and its failed tasks as a run to start; None if it has none.
 
     Raise KitError where nobody can tell whether a task has failed.
     """
@@ -82,7 +82,7 @@ def _refuse_unknown(found: Status) -> None:
     if found.state == "UNSUBMITTED":
         fix = f"start all: kit rerun {run.paths.folder.name}"
         raise KitError(f"no task of {run.name} has begun: it was never submitted", fix)
-    if found.state in job_status.OWN:
+    if {found.state, *(each.state for each in found.tasks)} & job_status.OWN:
         problem = f"whether a task of {run.name} has failed is not known: {found.detail}"
         raise KitError(problem, f"ask again later: kit status {run.id or run.name}")
 

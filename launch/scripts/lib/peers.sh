@@ -90,7 +90,6 @@ peers::have_parted() {
     case "${kit_state}" in
       0A) kit_listening[${kit_here##*:}]=yes ;;
       0[4568])
-        # shellcheck disable=SC2154  # rank.sh sets kit_before
         [[ "${kit_before}" != *"${kit_here} ${kit_there} "* ]] || continue
         [[ "${kit_here##*:}" != "${kit_port}" && "${kit_there##*:}" != "${kit_port}" ]] || return 0
         if [[ "${KIT_LAUNCHER:-}" == spawn && "${NNODES}" == 1 && "${kit_here%:*}" == "${kit_there%:*}" ]]; then
