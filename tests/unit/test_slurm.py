@@ -118,7 +118,8 @@ def test_of_an_option_that_slurm_refuses_the_fix_has_the_line(stub, kit, tmp_pat
         ),
         (
             "Batch job submission failed: Pathname of a file, directory or other parameter too long",
-            "Slurm takes 4,096 characters for the numbers of an array: start fewer at a time; other #SBATCH lines may have fewer: kit submit JOB --dry-run",
+            "Slurm takes at most 4,096 characters of an array's task numbers: start fewer tasks at a time; "
+            "if there is no array, another #SBATCH line is too long: kit submit JOB --dry-run shows them",
         ),
     ],
 )

@@ -23,7 +23,7 @@ class Tool(NamedTuple):
     all_ranks: tuple[str, ...] = ()
     variables: Mapping[str, str] = MappingProxyType({})  # of the program, by options
     to_keep: str = "what the program needs of that goes into its arguments or `env`"
-    lost: tuple[str, ...] = ()  # what it does besides, and no launcher of kit's does
+    lost: tuple[str, ...] = ()  # what else it does that kit's launcher does not
 
 
 _TORCHRUN = Tool("torchrun", ("nproc-per-node",), ("nnodes",))
@@ -40,7 +40,7 @@ _ACCELERATE = Tool(
     },
     "to keep that, start accelerate itself on each node, under `script: |`",
 )
-# torchrun's own options, and agents that watch the ranks and start them again.
+# They have torchrun's options, watch the ranks and start them again.
 _WATCHING = Tool(
     "torchrun",
     ("nproc-per-node",),

@@ -67,7 +67,8 @@ MPI_KNOWN = MPI_VALUES.keys() | set(
 )
 OF_SRUN = {f"--{name}" for name in {*sbatch_options.every(), *SRUN_OF_KIT, "mpi"}}
 _PLACES = re.compile("(?:map|mask)_(?:cpu|ldom)")
-_PORT = re.compile(r"--(main|master|main[-_]process)[-_]port\Z")
+_WITH_PORT = re.compile(r"--((main|master|main[-_]process)[-_]port|rdzv[-_]endpoint)\Z")
+_PORT = re.compile(r"(?:\A|(?<=:))[0-9]+\Z")  # 29500, or that of node1:29500
 
 
 def of_site(name: str, value: str) -> str:
@@ -86,8 +87,9 @@ def with_port(words: list[str], port: str) -> list[str]:
     found = []
     for before, word in zip(["", *words], words):
         name, equals, value = word.partition("=")
-        if equals and value.isdecimal() and _PORT.match(name):
-            found.append(f"{name}={port}")
-        else:
-            found.append(port if word.isdecimal() and _PORT.match(before) else word)
+        if not equals:
+            name, value = before, word
+        if _WITH_PORT.match(name) and (number := _PORT.search(value)):
+            word = word[: len(word) - len(number[0])] + port
+        found.append(word)
     return found

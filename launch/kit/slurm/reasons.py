@@ -63,8 +63,9 @@ _REFUSALS = {
     "in the job: `slurm: {account: NAME}`",
     "Invalid qos": "yours: sacctmgr show assoc user=$USER format=account,partition,qos; "
     "in the job: `slurm: {qos: NAME}`",
-    "other parameter too long": "Slurm takes 4,096 characters for the numbers of an array: start "
-    "fewer at a time; other #SBATCH lines may have fewer: kit submit JOB --dry-run",
+    "other parameter too long": "Slurm takes at most 4,096 characters of an array's task numbers: "
+    "start fewer tasks at a time; if there is no array, another #SBATCH line is too long: "
+    "kit submit JOB --dry-run shows them",
 }
 
 
