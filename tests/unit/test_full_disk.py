@@ -234,7 +234,7 @@ def test_values_of_secrets_that_cannot_be_removed_are_named(tmp_path: Path, monk
     (folder / "values").write_text(VALUE)
     with pytest.warns(UserWarning) as said:
         secret_file.forget(folder.parent)
-    lines = ["kit: the values of secrets could not be removed (Read-only file system)", f"  fix: remove them by hand: rm -r '{folder}'"]
+    lines = ["kit: the values of secrets could not be removed (Read-only file system)", f"  fix: remove them by hand: {folder}"]
     assert str(said[0].message).splitlines() == lines
 
 

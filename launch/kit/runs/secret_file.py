@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from pathlib import Path
 from typing import Optional
 
 from kit import slurm
-from kit.base.errors import KitError, UsageError, warn
+from kit.base.errors import KitError, UsageError, tell, warn
 from kit.config import notify
 from kit.config.notify import Notify
 from kit.config.secrets import Secrets
@@ -109,4 +108,4 @@ def forget(run: Path, task: Optional[int] = None) -> None:
         # A server may keep the name of a file that is still open, which begins with a dot.
         if any(not name.startswith(".") for name in safe_read.names(folder)) and task is None:
             problem = f"the values of secrets could not be removed ({error.strerror})"
-            warn(f"kit: {problem}\n  fix: remove them by hand: rm -r {shlex.quote(str(folder))}")
+            tell(f"kit: {problem}\n  fix: remove them by hand: {folder}")
