@@ -263,3 +263,21 @@ def test_a_profile_that_kit_init_left_half_way_is_none(tmp_path: Path, monkeypat
     (tmp_path / ".mine.4711.yaml").write_text("description: ...\n")
     (tmp_path / "mine.yaml").write_text("description: mine\n")
     assert {"mine", ".mine.4711"} & profile_files.files().keys() == {"mine"}
+
+
+def test_why_asks_for_the_disk_where_a_job_began_and_not_a_word_of_it_was_kept(
+    project: Path, kit_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project / "project")
+    Path("prog.sh").write_text("exit 3\n")
+    command = [sys.executable, "-m", "kit", "run", "job.yaml", "--output", "ran"]
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode == 3
+    (log,) = Path("ran/log").glob("*.out")
+    for file in Path("ran/log").rglob("*"):
+        if file.is_file():
+            os.truncate(file, 0)
+    said = kit_here("why", "ran").out
+    fix = f"  fix: look for free space, files and quota: df -h {Path.cwd()}/ran, df -i {Path.cwd()}/ran, quota -s"
+    assert fix in said.splitlines() and "less" not in said, said
+    log.write_text("kit: local0: job 7 on local0\n")
+    assert f"  fix: read the whole log: less {log}" in kit_here("why", "ran").out.splitlines()

@@ -82,6 +82,11 @@ def unknown_cause(evidence: Evidence, first: Optional[Failed]) -> Iterator[str]:
     candidates = [evidence.log(RANK, first.rank)] if first else []
     candidates += [log for kind in (NODE, BATCH, RANK) for log in evidence.logs if log.kind == kind]
     telling = next((log for log in candidates if log and log.text.strip()), evidence.batch)
+    if not telling.text.strip() and evidence.job_paths.logs.is_dir():
+        yield "  its scripts began, and the line that they print first is in no log: a full disk?"
+        place = shlex.quote(str(evidence.folder))
+        yield f"  fix: look for free space, files and quota: df -h {place}, df -i {place}, quota -s"
+        return
     yield from last_lines(telling)
     yield f"  fix: read the whole log: less {shlex.quote(os.path.relpath(telling.path))}"
 
