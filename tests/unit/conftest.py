@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,12 @@ def kit_is_there(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], N
         shutil.copytree(copy, folder / copy.name, copy_function=os.link)
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def own_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds the runs of those before it in the same process, whose ids and names may be its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", os.path.join(os.environ["XDG_STATE_HOME"], secrets.token_hex(4)))
 
 
 @pytest.fixture
