@@ -322,6 +322,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["images", "--cluster", "far", "pack", "data"], "kit: --cluster: kit images pack does not use it\n"),
         (["images", "--images", "other", "pack", "data"], "kit: --images: kit images pack does not use it\n"),
         (["images", "gc", "--nodes", "n1", "--images", "other"], "kit: --nodes and --images contradict each other\n"),
+        (["images", "--images", "other", "gc", "--nodes", "n1"], "kit: --nodes and --images contradict each other\n"),
         (["ps"], "kit: there is no command 'ps'\n  fix: did you mean 'kit status'?\n"),
         (["images", "ls"], "kit: there is no command 'ls'\n  fix: did you mean 'kit images'?\n"),
         (["build", "-t", "first"], "kit: there is no option -t\n  fix: did you mean '--name'?\n"),

@@ -97,9 +97,9 @@ def images_gc(
     """Remove images, containers, copies, caches and layers that were not used for some days."""
     of_group = context.parent.params if context.parent else {}
     site = cluster or of_group.get("cluster")
-    refuse_together({"--nodes": nodes, "--images": folder})
-    place = Path(folder or of_group.get("folder") or "images").absolute()
-    collect(place, nodes, site, days, yes=yes)
+    folder = folder or of_group.get("folder") or "images"
+    refuse_together({"--nodes": nodes, "--images": folder != "images"})
+    collect(Path(folder).absolute(), nodes, site, days, yes=yes)
 
 
 def collect(
