@@ -542,7 +542,13 @@ SBATCH_HEADER = [
         ),
         (["submit", "train.py", "-p", ""], "kit: --partition: the value of 'partition' is empty\n  fix: write one: --partition ...; or remove the option\n"),
         (["submit", "train.py", "--slurm", "partition"], "kit: --slurm: 'partition' has no value\n  fix: write one: --slurm partition=...\n"),
-        (["run", "train.py", "-w", "4"], "kit: there is no option -w\n  fix: an option of sbatch goes after --slurm: --slurm nodelist=4\n"),
+        *(
+            (
+                ["run", "train.py", *words],
+                f"kit: there is no option {words[0]}\n  fix: kit run asks Slurm for nothing: leave it out; an argument of the program comes last, after --\n",
+            )
+            for words in (["-w", "4"], ["-p", "gpu"], ["--partition", "gpu"], ["--mem", "1G"])
+        ),
     ],
 )
 def test_an_option_of_the_program_is_not_taken_for_sbatchs(arguments: list[str], message: str, kit, program: Path) -> None:

@@ -158,6 +158,8 @@ def job_option(name: str, known: list[str], typed: list[str]) -> str:
         if close := closest(name, known, 0.82):
             return f"did you mean '{close}'?"
         long = closest(long, sbatch_options.KNOWN, 0.8)
+    if long and typed[0] == "run":
+        return f"kit run asks Slurm for nothing: leave it out; {PROGRAMS_OWN}"
     if long:
         given = f"{long}={value}" if value else long
         return f"an option of sbatch goes after --slurm: --slurm {given}"
