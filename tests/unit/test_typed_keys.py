@@ -155,7 +155,7 @@ def test_a_shell_leaves_out_the_files_options_that_salloc_lacks_and_refuses_type
     request = JobRequest("job.yaml", [], typed, command="shell")
     with pytest.raises(UsageError) as refused:
         request.plan(request.load_or_none(), None, Use())
-    assert str(refused.value) == "kit: --slurm: kit shell does not use it\n  fix: leave it out"
+    assert str(refused.value) == f"kit: --slurm: kit shell does not use '{name}'\n  fix: leave it out"
 
 
 @pytest.mark.parametrize(

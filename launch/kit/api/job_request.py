@@ -18,7 +18,7 @@ from kit.runs import run_dir, shell
 
 # The options of sbatch for what the job itself waits for; a shell waits only if they are typed.
 _WAITS = ("begin", "dependency", "hold")
-# Keys that say nothing without Slurm; kit run keeps a time limit, and kit shell none.
+# Keys that say nothing without Slurm; nor does `time` for a shell, which kit ends at no limit.
 _OF_SLURM = ("spares", "resubmit")
 
 
@@ -77,8 +77,10 @@ class JobRequest:
             for name, item in job.slurm.items()
             if name not in _WAITS or is_option(item.where)
         }
-        of_sbatch = (item.where for name, item in options.items() if name in shell.OF_SBATCH)
-        job_file.refuse_typed(of_sbatch, self.command, self.problems)
+        for name, item in options.items():
+            if name in shell.OF_SBATCH and is_option(item.where):
+                problem = f"kit {self.command} does not use '{name}'"
+                self.problems.add(item.where, problem, "leave it out")
         return replace(job, slurm=options)
 
     def plan(self, job: Job, output: Optional[str], use: Use) -> Plan:
@@ -100,11 +102,10 @@ class JobRequest:
 
     def _refuse_of_slurm(self, job: Job) -> None:
         """Refuse what only Slurm does, where it is typed for a job on this machine."""
-        is_run = self.command == "run"
-        keys = _OF_SLURM if is_run or self.command == "bench" else (*_OF_SLURM, "time")
+        keys = (*_OF_SLURM, "time") if self.command == "shell" else _OF_SLURM
         places = [job.where(name) for name in keys if getattr(job, name)]
         places += [item.where for item in job.slurm.values()]
-        command = self.command if is_run else f"{self.command} --local"
+        command = "run" if self.command == "run" else f"{self.command} --local"
         job_file.refuse_typed(places, command, self.problems)
 
 
