@@ -261,7 +261,7 @@ def test_rerunning_a_run_that_never_arrived_submits_it_as_it_is(fake: ScriptedSl
     call("submit", "train.py", "--output", "run")
     fake.script("sbatch", "")
     for option in ("--image", "--output"):
-        refused = f"kit: {option}: nobody heard that train was submitted: kit submits it as it is\n  fix: leave it out\n"
+        refused = f"kit: {option}: it is not known whether train was submitted; if it was not, kit submits it as it is\n  fix: leave it out\n"
         assert call("rerun", "run", option, "other")[::2] == (2, refused)
         assert call("rerun", "run", option, "other", "--dry-run")[::2] == (2, refused)
     assert "is not known yet" in call("rerun", "run")[2]

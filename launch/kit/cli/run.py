@@ -155,7 +155,8 @@ def _start_again(
     noted = None if again.tasks else reruns.unsubmitted(again.run)
     given = {"--output": output, "--image": image}
     for where in (name for name, value in given.items() if noted and value):
-        problem = f"nobody heard that {again.run.name} was submitted: kit submits it as it is"
+        unknown = f"it is not known whether {again.run.name} was submitted"
+        problem = f"{unknown}; if it was not, kit submits it as it is"
         raise UsageError(problem, "leave it out", where=where)
     if noted and not dry_run:
         launching.finish(again.plan, noted, answer)
