@@ -143,7 +143,11 @@ def test_an_import_writes_through_a_link_and_to_a_device(tmp_path: Path, kit_her
     (tmp_path / "job.yaml").symlink_to("mine/job.yaml")
     assert kit_here("import", "old.sbatch", "--output", "job.yaml", "--force").code == 0
     assert (tmp_path / "job.yaml").is_symlink() and (tmp_path / "mine/job.yaml").read_text() != OLD
-    assert (tmp_path / "mine/job.yaml").stat().st_mode & 0o777 == replace.usual_mode()
+    assert kit_here("import", "old.sbatch", "--output", "new.yaml").code == 0
+    assert (tmp_path / "new.yaml").stat().st_mode & 0o777 == replace.usual_mode()
+    (tmp_path / "mine/job.yaml").chmod(0o600)
+    assert kit_here("import", "old.sbatch", "--output", "job.yaml", "--force").code == 0
+    assert (tmp_path / "mine/job.yaml").stat().st_mode & 0o777 == 0o600  # the user has chosen it
     assert kit_here("import", "old.sbatch", "--output", "/dev/null", "--force").code == 0 and Path("/dev/null").is_char_device()
     assert kit_here("import", "old.sbatch", "--output", "/dev/full", "--force").err == (
         "kit: --output: cannot write /dev/full: No space left on device\n  fix: free space or quota: df -h, quota -s\n"

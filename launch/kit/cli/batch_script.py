@@ -53,7 +53,8 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         if path.exists() and not path.is_file():  # such as /dev/stdout
             path.write_text(text, encoding="utf-8")
         else:  # of a link, the file that it leads to
-            replace.text(Path(os.path.realpath(path)), text, replace.usual_mode())
+            mode = path.stat().st_mode & 0o777 if path.exists() else replace.usual_mode()
+            replace.text(Path(os.path.realpath(path)), text, mode)
     except OSError as error:
         fix = full_disk.fix(error, "name another file, in a folder that you can write to")
         problem = f"cannot write {path}: {error.strerror}"
