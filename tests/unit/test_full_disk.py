@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, Callable
 
@@ -232,6 +233,15 @@ def test_values_of_secrets_that_cannot_be_removed_are_named(tmp_path: Path, monk
     def refused(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(folder))
 
+    def overtaken(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(folder / "1"))
+
+    (folder / "2").touch()
+    monkeypatch.setattr(secret_file.remove, "tree", overtaken)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        secret_file.forget(folder.parent)  # another kit is just removing the others
+    (folder / "2").unlink()
     monkeypatch.setattr(secret_file.remove, "tree", refused)
     (folder / ".nfs0001").touch()  # a server keeps it while it is open
     secret_file.forget(folder.parent)

@@ -102,10 +102,10 @@ def forget(run: Path, task: Optional[int] = None) -> None:
             for file in folder.glob(f"host.*_{task}"):
                 file.unlink()  # what the task's host_setup had exported
             (folder / str(task)).unlink()
-    except KitError:
-        pass  # it is not kit's to remove
+    except (KitError, FileNotFoundError):
+        pass  # it is not kit's to remove, or another kit or the job's script is just doing it
     except OSError as error:
         # A server may keep the name of a file that is still open, which begins with a dot.
-        if any(not name.startswith(".") for name in safe_read.names(folder)) and task is None:
+        if task is None and any(not name.startswith(".") for name in safe_read.names(folder)):
             problem = f"the values of secrets could not be removed ({error.strerror})"
             tell(f"kit: {problem}\n  fix: remove them by hand: {folder}")
