@@ -545,6 +545,8 @@ def test_an_internal_error_is_two_lines_and_with_a_variable_its_traceback(monkey
     assert capfd.readouterr().err == (
         "kit: internal error: ZeroDivisionError('x')\n  fix: please report it, with what KIT_TRACEBACK=1 in the environment adds\n"
     )
+    assert entry.report(BlockingIOError(11, "Resource temporarily unavailable")) == 1  # no process more may start
+    assert "  fix: check this machine: free -h, ulimit -u, ulimit -n, and the disks" in capfd.readouterr().err
     assert entry.report(FileNotFoundError(2, "No such file", "/x")) == 1 and "kit: /x: No such file\n" in capfd.readouterr().err
     monkeypatch.setenv("KIT_TRACEBACK", "1")
     error = ZeroDivisionError("x")

@@ -30,6 +30,8 @@ COMMANDS_OF = {
 }
 FILE_OF = {name: file for file, names in COMMANDS_OF.items() for name in names.split()}
 CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
+# What an error that names no file may be about, such as a process that could not start.
+_OF_MACHINE = "free -h, ulimit -u, ulimit -n, and the disks of this folder, HOME and TMPDIR"
 
 
 def tree(name: str = "") -> Any:
@@ -116,7 +118,7 @@ def report(error: Exception) -> int:
         raise error
     if isinstance(error, OSError):
         file = f"{error.filename}: " if error.filename else ""
-        which = "that path and its rights" if file else "the disks of this folder, HOME and TMPDIR"
+        which = "that path and its rights" if file else f"this machine: {_OF_MACHINE}"
         problem, fix = f"{file}{error.strerror or error}", full_disk.fix(error, f"check {which}")
         if isinstance(error, FileNotFoundError) and not file:  # os.getcwd() names no path
             problem = "the current folder was removed"
