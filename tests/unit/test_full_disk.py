@@ -48,7 +48,6 @@ for pages in json.loads(sys.argv[4]):
     for path in disk.iterdir():
         shutil.rmtree(path)
     shutil.copytree(source, disk, symlinks=True, dirs_exist_ok=True)
-    before = {str(path.relative_to(disk)) for path in disk.rglob("*")}
     if pages is not None:
         free = os.statvfs(disk)
         with (disk / "filler").open("wb") as file:
