@@ -452,6 +452,12 @@ def test_variables_that_a_job_inherits_are_those_of_this_shell(far: Far, project
     assert "NCCL_DEBUG='of the laptop'" in (run_of(far) / "env.sh").read_text()
 
 
+def test_a_shell_elsewhere_names_itself_where_it_refuses_an_option(far: Far, project: Path, kit_here) -> None:
+    for words, what in {"--slurm signal=USR1@60": "'signal'", "--stall-timeout 10m": "it"}.items():
+        done = kit_here("shell", "job.yaml", *words.split())
+        assert done.code == 2 and f"kit: {words.split()[0]}: kit shell does not use {what}\n" in done.err, done.err
+
+
 def test_an_image_goes_before_the_command_that_needs_it_and_only_once(far: Far, project: Path, kit_here) -> None:
     (project / "job.yaml").write_text(JOB.replace("runtime: none", "runtime: apptainer") + "image: my.sif\n")
     (project / "my.sif").write_bytes(b"an image")

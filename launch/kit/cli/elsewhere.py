@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from kit.base.errors import KitError, Problems
@@ -22,7 +23,7 @@ def run(name: str, values: dict[str, Any], do_here: Callable[[], object]) -> Opt
     }
 
     def load(problems: Problems) -> Job:
-        request = job_options.request(values, problems)
+        request = replace(job_options.request(values, problems), command=name)
         if name == "bench":
             from kit.cluster.bench import bench
 
