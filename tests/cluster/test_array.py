@@ -67,6 +67,8 @@ def test_tasks_of_an_array_are_seen_read_and_cancelled_one_by_one(kit_cluster: C
     array = job_id(project)
     until(lambda: state(kit_cluster, project, "run").startswith("RUNNING array of 4: 2 running, 2 pending"), 120, "two tasks do not start")
     until(lambda: "rank0      rank 0 of task 1: wait\n" in ask(kit_cluster, project, "status", "run", "--task", "1").stdout, 120, "no line of task 1")
+    log = project / f"run/log/{array}_0/rank0.out"
+    until(lambda: log.exists() and read(log), 120, "no line of task 0")
     assert ask(kit_cluster, project, "logs", f"{array}_0", "--rank", "0").stdout == "rank 0 of task 0: wait\n"
     # One that runs, and one that waits, of which Slurm keeps no trace.
     for task in ("3", "0"):
