@@ -19,6 +19,7 @@ import pytest
 from kit.api.job_request import JobRequest, Use
 from kit.base.errors import KitError, UsageError
 from kit.cli import entry, image_commands, messages
+from kit.config import sbatch_options
 from kit.config.notify import Notify
 from kit.config.yaml_source import Located
 from kit.images import gc as image_gc
@@ -88,7 +89,7 @@ def test_a_shell_on_nodes_gives_them_back_and_is_noted(script: str, code: int, s
     (run,) = history.runs()
     assert (run.id, run.state, run.local) == ("1001", state, False)
     assert fake_slurm.calls("salloc")[0].startswith("--quiet --job-name=x --")
-    assert not [option for option in shell.OF_SBATCH if f"--{option}" in fake_slurm.calls("salloc")[0]]
+    assert not [option for option in sbatch_options.OF_BATCH if f"--{option}" in fake_slurm.calls("salloc")[0]]
 
 
 def test_a_shell_on_another_cluster_is_noted_with_it(allocated: shell.Allocated, fake_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from typing import Optional
 
 from kit.base.errors import Problems, UsageError, warn
 from kit.cluster import check
-from kit.config import job_file
+from kit.config import job_file, sbatch_options
 from kit.config.job import Job
 from kit.config.yaml_source import Located, is_option
 from kit.plan import preemption, resolve, this_machine
 from kit.plan.plan import Plan
-from kit.runs import run_dir, shell
+from kit.runs import run_dir
 
 # The options of sbatch for what the job itself waits for; a shell waits only if they are typed.
 _WAITS = ("begin", "dependency", "hold")
@@ -78,7 +78,7 @@ class JobRequest:
             if name not in _WAITS or is_option(item.where)
         }
         for name, item in options.items():
-            if name in shell.OF_SBATCH and is_option(item.where):
+            if name in sbatch_options.OF_BATCH and is_option(item.where):
                 problem = f"kit {self.command} does not use '{name}'"
                 self.problems.add(item.where, problem, "leave it out")
         return replace(job, slurm=options)

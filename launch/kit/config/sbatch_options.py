@@ -20,6 +20,12 @@ OWNED = set(
     quiet verbose help usage version cpu-bind
     """.split()
 )
+# What an allocation by salloc does not have: a script of its own, its output, a second start, an
+# array. For the last four salloc has no option.
+OF_BATCH = set(
+    "output error open-mode requeue no-requeue signal array"
+    " batch get-user-env kill-on-invalid-dep propagate".split()
+)
 # Every letter of sbatch, for scripts that use it.
 LETTERS = {
     **{"A": "account", "C": "constraint", "c": "cpus-per-task", "d": "dependency"},

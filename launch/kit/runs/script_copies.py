@@ -15,6 +15,8 @@ from kit.plan import render, run_paths, source_files
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
 
+_NOT_REPEATABLE = "the run cannot be repeated; submit the job again"
+
 
 def rehearse(old: RunPaths, before: Plan, after: Plan) -> dict[str, str]:
     """Return {name: text} of the scripts that the new run would have; write none into a run."""
@@ -33,8 +35,7 @@ def copy(old: RunPaths, new: RunPaths, launcher: str) -> None:
         if (old.folder / name).exists():
             _copy_file(old.folder / name, new.folder / name)
         elif name in own:
-            fix = "the run cannot be repeated; submit the job again"
-            raise KitError(f"{old.folder} has no {name}", fix)
+            raise KitError(f"{old.folder} has no {name}", _NOT_REPEATABLE)
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -68,8 +69,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def _unreadable(source: Path, error: OSError) -> KitError:
-    fix = "the run cannot be repeated; submit the job again"
-    return KitError(f"{source} cannot be copied: {error.strerror}", fix)
+    return KitError(f"{source} cannot be copied: {error.strerror}", _NOT_REPEATABLE)
 
 
 def edit(paths: RunPaths, before: Plan, after: Plan) -> None:

@@ -16,7 +16,7 @@ from kit import slurm
 from kit.base import assets, signals
 from kit.base.errors import KitError, UsageError
 from kit.base.progress import Note
-from kit.config import plugins
+from kit.config import plugins, sbatch_options
 from kit.plan import run_paths
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
@@ -25,12 +25,6 @@ from kit.runs.history import Run
 from kit.slurm import reasons, sbatch_variables
 
 PERIOD_S = 2.0
-# What an allocation does not have: a script of its own, its output, a second start, an array. For
-# the last four salloc has no option.
-OF_SBATCH = set(
-    "output error open-mode requeue no-requeue signal array"
-    " batch get-user-env kill-on-invalid-dep propagate".split()
-)
 # salloc has --quiet, which contradicts DEBUG; a container of Slurm's would be for this machine.
 NOT_OF_SALLOC = {f"SBATCH_{name}" for name in "CLUSTERS SIGNAL DEBUG CONTAINER".split()}
 
@@ -139,7 +133,9 @@ class Allocated(Session):
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
         header = dict(self.plan.header)
-        options = {name: value for name, value in header.items() if name not in OF_SBATCH}
+        options = {
+            name: value for name, value in header.items() if name not in sbatch_options.OF_BATCH
+        }
         # salloc has variables of its own, such as SALLOC_ACCOUNT, for what a job does not say.
         variables = {
             name.replace("SBATCH", "SALLOC"): value

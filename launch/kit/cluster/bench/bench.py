@@ -52,7 +52,7 @@ def load(
         fix = f"choose one of {', '.join(LAUNCHERS)}, or leave it out"
         problems.add("--launcher", problem, fix)
     if "script" in overrides:
-        problems.add("--script", "kit bench does not use it", "leave it out")
+        job_file.refuse_typed([overrides["script"].where], "bench", problems)
         overrides = {name: item for name, item in overrides.items() if name != "script"}
     program = str(assets.folder("train") / PROGRAM)
     command = {"command": Located([Located(program, "kit bench")], "kit bench")}
