@@ -98,7 +98,7 @@ def rerun(
     run: options.LastRun = None,
     task: options.Task = None,
     failed: Annotated[
-        bool, options.flag("--failed", "Only the tasks of an array that did not end well.")
+        bool, options.flag("--failed", "Of an array, only the tasks that did not end well.")
     ] = False,
     output: options.Output = None,
     image: Annotated[Optional[str], options.image("Use this image instead of the run's.")] = None,
