@@ -24,9 +24,15 @@ SKIPPED_IN_CI_TOO = re.compile(r"slurmctld, busy with|ray, busy with|the stub of
 
 ENGINE = "tests/cluster/engine/"
 
-# The images of the cluster are made while these run, in this order. A file of six minutes must not be the last to begin, and the files
-# of bash/, which mostly wait, take turns with those of train/, which compute.
-NEED_NO_IMAGE = ("tests/unit", "tests/train/test_frameworks.py", "tests/images", ("tests/bash", "tests/train"))
+# What comes first, in this order. The images of the cluster are made while the first four run. A file of four to six minutes must not be
+# the last to begin, and the files of bash/, which mostly wait, take turns with those of train/, which compute.
+ORDER: tuple[str | tuple[str, ...], ...] = (
+    "tests/unit",
+    "tests/train/test_frameworks.py",
+    "tests/images",
+    ("tests/bash", "tests/train"),
+    tuple(f"tests/cluster/test_{name}.py" for name in ("lost_nodes", "containers", "preemption", "jobs", "laptop")),
+)
 
 
 # What the summary says at its end, beside the results; each worker adds its own.
@@ -126,7 +132,7 @@ def _has_tests(path: Path) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        return next((index for index, start in enumerate(NEED_NO_IMAGE) if item.nodeid.startswith(start)), len(NEED_NO_IMAGE))
+        return next((index for index, start in enumerate(ORDER) if item.nodeid.startswith(start)), len(ORDER))
 
     items.sort(key=lambda item: (place(item), _shares(item.path.parent)[item.path]))  # a stable sort
 

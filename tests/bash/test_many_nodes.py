@@ -17,11 +17,11 @@ import event_lines
 NODES = 10000
 
 
-def made(kit, folder: Path, nodes: int, *options: str) -> Path:
+def made(kit, folder: Path, nodes: int, *options: str, ready_timeout_s: int = 60) -> Path:
     """A run directory with what its ranks will have noted, and the stand-ins beside it."""
     folder.mkdir()
     (folder / "train.py").touch()
-    kit("render", "train.py", "-j", f"{nodes}x2", "--output", "run", "--ready-timeout-s", "2", *options, cwd=folder)
+    kit("render", "train.py", "-j", f"{nodes}x2", "--output", "run", "--ready-timeout-s", str(ready_timeout_s), *options, cwd=folder)
     (folder / "hosts").write_text("".join(f"node{number:04}\n" for number in range(nodes)))
     stub(folder / "bin", "scontrol", f'[[ "$1" != show || "$2" != hostnames ]] || exec cat "{folder}/hosts"\n')
     stub(folder / "bin", "getent", f'echo "{own_address()} STREAM $2"\n')
@@ -76,11 +76,12 @@ def test_what_all_nodes_answer_arrives_whole_and_with_the_time_by_which_it_came(
     assert found.batch["preparing"] < first < second == found.batch["nodes_ready"]
 
 
-def test_the_late_ones_among_many_are_named(run: Path) -> None:
-    done = start(run, f"grep -v '00$' '{run.parent}/hosts' | {ready('1', '2', '3')}; exec sleep 30")
+def test_the_late_ones_among_many_are_named(kit, tmp_path: Path) -> None:
+    run = made(kit, tmp_path / "many", NODES, ready_timeout_s=6)
+    done = start(run, f"grep -v '00$' '{run.parent}/hosts' | {ready('1', '2', '3')}; exec sleep 60")
     assert done.returncode == 1
     named = " ".join(f"node{number:02}00" for number in range(10))
-    assert f"kit: error: node0000: not ready after 2 s: {named} and {NODES // 100 - 10} more\n  fix: " in done.stderr
+    assert f"kit: error: node0000: not ready after 6 s: {named} and {NODES // 100 - 10} more\n  fix: " in done.stderr
 
 
 def test_a_node_that_was_killed_is_named_at_once_where_thousands_of_ranks_missed_it(kit, tmp_path: Path) -> None:

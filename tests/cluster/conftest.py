@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import login_node
@@ -25,6 +25,7 @@ from slurm_cluster import Cluster, control, script
 from whole_run import notes
 
 NO_ENGINE = 3  # exit status of engine.sh
+FAILED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +73,16 @@ def folder(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
     cluster.run(cluster.controller, "mkdir", "-m", "777", cluster.path(path))
     yield path
     cancel_jobs_below(cluster, path)
+    if request.node.stash.get(FAILED, False):  # what it did not come to end would be the failure of the next ones, too
+        cluster.on_all(lambda node: cluster.run(node, "pkill", "-KILL", "-u", "ada", root=True, check=False))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
 
 
 @pytest.fixture(params=RUNTIMES)

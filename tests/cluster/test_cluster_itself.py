@@ -6,7 +6,6 @@ import base64
 import ipaddress
 import os
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -104,9 +103,9 @@ def test_a_command_on_a_node_has_its_arguments_output_and_surroundings_exactly(c
 
 
 def test_a_command_on_a_node_waits_for_nothing_that_it_leaves_in_the_background(cluster: Cluster) -> None:
-    assert cluster.run("node1", "bash", "-c", "{ sleep 1; echo late; exec sleep 600; } & echo $!", timeout=100).stdout.strip().isdigit()
-    time.sleep(1.5)
-    assert cluster.run("node1", "bash", "-c", "pkill -x sleep -u ada; echo next").stdout == "next\n"
+    assert cluster.run("node1", "bash", "-c", "{ sleep 1; echo late; exec -a goes-on sleep 600; } & echo $!", timeout=100).stdout.strip().isdigit()
+    until(lambda: [process for process in cluster.processes("node1") if process.args == "goes-on 600"], 30, "it does not start")
+    assert cluster.run("node1", "bash", "-c", "pkill -f '^goes-on'; echo next").stdout == "next\n"
 
 
 def test_a_command_that_takes_too_long_or_kills_its_own_kind_leaves_the_next_ones_alone(cluster: Cluster) -> None:
@@ -114,7 +113,7 @@ def test_a_command_that_takes_too_long_or_kills_its_own_kind_leaves_the_next_one
         cluster.run("node1", "bash", "-c", "exec -a takes-too-long sleep 600", timeout=10)
     assert cluster.run("node1", "bash", "-c", "kill -KILL 0", check=False).returncode == 137
     assert cluster.run("node1", "pkill", "-f", "^takes-too-long", root=True).returncode == 0
-    assert not [process for process in cluster.processes("node1") if "takes-too-long" in process.args]
+    until(lambda: not [process for process in cluster.processes("node1") if "takes-too-long" in process.args], 30, "it goes on")
 
 
 def test_commands_on_one_node_run_at_the_same_time_where_threads_ask(cluster: Cluster, folder: Path) -> None:

@@ -183,9 +183,12 @@ def check_the_search_itself(searched: Searched) -> None:
     assert any("slurm_script" in line for line in usual["node1"]["environment"])
     assert [line for line in usual["node1"]["environment"] if "torchrun.sh" in line or "run_script.sh" in line] == []
     process = cluster.run("node2", "bash", "-c", PLANT, "bash", encoded(searched.last)).stdout.strip()
-    planted = searched.everywhere([searched.last], "node2")["node2"]
+    try:
+        until(lambda: any(searched.last in process.args for process in cluster.processes("node2")), 30, "what is planted does not start")
+        planted = searched.everywhere([searched.last], "node2")["node2"]
+    finally:
+        cluster.run("node2", "bash", "-c", 'kill "$1"; rm /tmp/planted', "bash", process)
     assert (planted["files"], planted["arguments"]) == (["/tmp/planted"], [f"planted-{searched.last} 600"]) and len(planted["ps"]) == 1
-    cluster.run("node2", "bash", "-c", 'kill "$1"; rm /tmp/planted', "bash", process)
 
 
 def until_up(folder: Path, run: str, attempt: int) -> None:
