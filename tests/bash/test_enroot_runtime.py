@@ -61,6 +61,10 @@ class Node:
     def name(self) -> str:
         return f"kit-{fingerprint(self.image)}"
 
+    def mounted(self) -> Path:
+        """What the node keeps of a mount that worked."""
+        return self.data.parent.parent / "mounted"
+
     def command(self, *words: str) -> list[str]:
         values = {"KIT_IMAGE": str(self.image), "KIT_SCRATCH": self.named_scratch, "KIT_REMAP_ROOT": self.remap_root, "KIT_UNPACK": self.unpack}
         values["KIT_FINGERPRINT"] = fingerprint(self.image) or ""
@@ -539,9 +543,35 @@ def test_a_mount_that_comes_too_late_is_tried_again_and_then_the_image_is_unpack
     assert (done.returncode, done.stderr.count(LATE.format(image=node.image)), node.creations()) == (0, 2, 0), done.stderr
     assert MOUNTED.format(image=node.image) in done.stderr
     late.write_text("x\nx\nx\n")
+    node.mounted().unlink()
     done = node.start("cat", f"{node.data}/{node.name()}/usr/lib/x", ENROOT_STUB_LATE=str(late), MISSING="")
     assert (done.returncode, done.stdout, node.creations()) == (0, "data\n", 1), done.stderr
     assert f"unpacking the image, since this node cannot mount it: enroot stub: [ERROR] Failed to mount: {node.image}\n" in done.stderr
+
+
+def test_a_mount_is_tried_before_the_first_start_of_an_hour_and_where_something_changed(node: Node) -> None:
+    node.unpack = "auto"
+    own_tools = node.folder / "bin"
+    stub(own_tools, "squashfuse", "")
+
+    def starts(**variables: str) -> int:
+        before = node.calls.read_text().count("start ") if node.calls.exists() else 0
+        done = node.start("true", PATH=f"{own_tools}:{environment(STUBS)['PATH']}", **variables)
+        assert done.returncode == 0 and MOUNTED.format(image=node.image) in done.stderr, done.stderr
+        return node.calls.read_text().count("start ") - before
+
+    tried, known = 2, 1
+    assert [starts(), starts(), starts()] == [tried, known, known]
+    assert [starts(ENROOT_X="1"), starts(ENROOT_X="1"), starts()] == [tried, known, tried]
+    os.utime(own_tools / "squashfuse", (1, 1))
+    assert [starts(), starts()] == [tried, known]
+    node.image.write_text(f"{IMAGE}usr/lib/y more\n")
+    assert [starts(), starts()] == [tried, known]
+    os.utime(node.mounted(), (time.time() - 3700,) * 2)
+    assert [starts(), starts()] == [tried, known]
+    node.mounted().unlink()
+    node.mounted().mkdir()  # so that nothing can be kept there
+    assert [starts(), starts()] == [tried, tried]
 
 
 def test_where_something_is_missing_it_is_named_and_nothing_is_tried_again(node: Node) -> None:

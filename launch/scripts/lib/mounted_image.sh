@@ -1,6 +1,8 @@
 # mounted_image.sh - images that Enroot mounts instead of unpacking them: squashfuse reads the file, and an overlay in memory takes what is
 # written. For the runtimes enroot and pyxis.
 
+source "${KIT_RUN_DIR}/lib/scratch.sh"
+
 # mounted_image::missing - prints what this node lacks to mount an image, or nothing.
 mounted_image::missing() {
   local overlay fuse
@@ -54,15 +56,39 @@ mounted_image::try() {
   return 1
 }
 
-# mounted_image::settle CHECK - whether this node mounts the image, which is tried.
+# mounted_image::settle CHECK - whether this node mounts the image: as within the last hour, if nothing has changed since, or because a try
+# shows that it can.
 mounted_image::settle() {
-  if mounted_image::try "$1"; then
-    kit::say "mounting ${KIT_IMAGE} instead of unpacking it"
-    KIT_IN_PLACE=yes
+  local -r check="$1"
+  local facts known
+  scratch::make
+  facts="$(mounted_image::facts "${check}" | sha256sum)"
+  known="$(find "${KIT_MINE}/mounted" -mmin -60 -exec cat {} + 2>/dev/null)" || true
+  if [[ "${known}" == "${facts}" ]]; then
+    mounted_image::read_ahead
+  elif mounted_image::try "${check}"; then
+    printf '%s\n' "${facts}" 2>/dev/null >"${KIT_MINE}/mounted" || true # on a full disk the next start tries, too
   else
-    mounted_image::refuse
+    mounted_image::refuse || return
   fi
+  kit::say "mounting ${KIT_IMAGE} instead of unpacking it"
+  KIT_IN_PLACE=yes
 }
+
+# mounted_image::facts CHECK - prints all that decides whether a mount works again that worked here.
+mounted_image::facts() {
+  local -r check="$1"
+  local -a tools variables=("${!ENROOT_@}")
+  mapfile -t tools < <(command -v enroot squashfuse fuse-overlayfs)
+  printf '%s\n' "${check}" "${KIT_IMAGE}" "$(mounted_image::missing_fuse)"
+  ((${#variables[@]} == 0)) || declare -p "${variables[@]}"
+  stat -Lc '%n %i %s %a %Y' -- "${KIT_IMAGE}" "${tools[@]}" /etc/enroot{,/*} 2>/dev/null || true
+  cat -- /proc/sys/{kernel/random/boot_id,user/max_{user,mnt}_namespaces,kernel/{unprivileged_userns_clone,apparmor_restrict_unprivileged_userns}} 2>/dev/null || true
+}
+
+# mounted_image::read_ahead - has in memory what a mount reads first, the file's head and its tables: Enroot waits for it only some tenths of
+# a second.
+mounted_image::read_ahead() { { head -c 65536 && tail -c 4194304; } <"${KIT_IMAGE}" >/dev/null || true; }
 
 # mounted_image::refuse - says why this node does not mount the image, which ends a job with `unpack: no`; fails.
 mounted_image::refuse() {

@@ -92,8 +92,7 @@ runtime::exec() {
     enroot::set_paths
     kit_args+=(--rc "${KIT_RUN_DIR}/lib/no_entrypoint.sh")
     kit_container="${KIT_IMAGE}"
-    # Enroot waits only some tenths of a second for the mount: have what it reads, the file's head and its tables, in memory.
-    { head -c 65536 && tail -c 4194304; } <"${KIT_IMAGE}" >/dev/null || true
+    mounted_image::read_ahead
   fi
   [[ -z "${KIT_REMAP_ROOT}" ]] || kit_args+=(--root)
   local -i kit_i
