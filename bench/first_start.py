@@ -16,7 +16,7 @@ leaves it, for all sides.
                      site says use_squashfuse=1. Apptainer: `apptainer exec FILE`
 
 first: no container is on the nodes, and the image's file has left their memory.
-next: the file is in memory.
+next: the file is in memory, and the node has mounted it within the hour.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ for image in "$1"/*; do
   dd if="${image}" of=/dev/null iflag=nocache count=0 status=none
 done
 """
+# What kit keeps of a mount that worked; a new node has none.
+AS_NEW = 'rm -f -- "${1%/*}/mounted"'
 REMEMBER = 'cat -- "$1"/* >/dev/null'
 
 
@@ -178,29 +180,25 @@ def run(rounds: int) -> Iterator[Comparison]:
 
 def measured(folder: str, runtime: str, rounds: int) -> Iterator[Comparison]:
     start = starts(folder, make_ready(folder, runtime))
-    sides = {side: after(FORGET, start[side]) for side in (KIT, HAND) if side in start}
+    sides = {KIT: after(FORGET + AS_NEW, start[KIT])}
+    if HAND in start:
+        sides[HAND] = after(FORGET, start[HAND])
     sides[NEXT] = after(REMEMBER, start[KIT])
     sides[MOUNTED] = after(REMEMBER, start[MOUNTED])
     values = measure.take_turns(sides, rounds)
     mounted = values.pop(MOUNTED)
-    goals = [Goal(HAND, 0.6)] if HAND in sides else [Goal(NEXT, 1.3)]
+    goals = [Goal(HAND, 0.6)] if HAND in values else [Goal(NEXT, 1.3)]
     yield Comparison(f"first start under {runtime}", DOES, values, goals=goals)
     values = {KIT: values[NEXT], MOUNTED: mounted}
     goals = [Goal(MOUNTED, 0.2, over=True)]
-    name = f"next start under {runtime}"
-    why = WHY if runtime != "apptainer" else ""
-    yield Comparison(name, DOES_NEXT, values, goals=goals, why=why)
+    yield Comparison(f"next start under {runtime}", DOES_NEXT, values, goals=goals)
 
 
 DOES = (
     "from the start of the batch script to the end of the first all-reduce, 2 nodes x 1 rank; no"
     " container on the nodes, the image's file on their disk and not in memory."
 )
-DOES_NEXT = "the same, with the image's file in memory."
-WHY = (
-    "The timeline of one such run shows 0.4 s for the step in which each node tries the mount"
-    " before any rank starts. A start by hand has no such step."
-)
+DOES_NEXT = "the same, with the image's file in memory, which the node has mounted before."
 
 
 if __name__ == "__main__":

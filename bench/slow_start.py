@@ -37,11 +37,11 @@ import launch
 
 COPIED = "kit, copied first"
 SLOW = "/slow"
-# No copy of the image either, and nothing of it in memory.
+# No copy of the image either, nothing of it in memory, and no mount that worked before.
 NOTHING = (
     FORGET
     + r"""
-rm -f -- "$1"/*
+rm -f -- "$1"/* "${1%/*}/mounted"
 for image in /slow/*.s{qsh,if}; do
   dd if="${image}" of=/dev/null iflag=nocache count=0 status=none
 done
