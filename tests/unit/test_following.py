@@ -318,18 +318,18 @@ def test_a_run_here_gives_signs_of_life_to_those_who_do_not_see_its_processes(
     tmp_path: Path, fake_slurm: Slurm, kit_here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_processes, "SIGN_S", 0.1)
-    assert run_here(tmp_path, kit_here, "touch -d @0 log; for i in {1..300}; do (($(stat -c %Y log) == 0)) || exit 0; sleep 0.05; done; exit 1") == 0
+    assert run_here(tmp_path, kit_here, "touch -d @0 log; for i in {1..1000}; do (($(stat -c %Y log) == 0)) || exit 0; sleep 0.05; done; exit 1") == 0
 
 
 # Waits for a signal, though not for ever, and says which one came.
-PATIENT = "trap 'echo asked; exit 75' USR1; trap 'exit 143' TERM; mkdir log/${SLURM_JOB_ID}; for i in {1..300}; do sleep 0.05; done"
+PATIENT = "trap 'echo asked; exit 75' USR1; trap 'exit 143' TERM; mkdir log/${SLURM_JOB_ID}; for i in {1..1000}; do sleep 0.05; done"
 
 
 @pytest.mark.parametrize(
     ("keys", "code", "state", "said"),
     [
         ("time: '0:01'\n", 143, "TIMEOUT", "kit: the time limit of this job is over: 0:01"),
-        ("time: '0:03'\non_preempt: checkpoint\ncheckpoint_s: 2\n", 75, "FAILED", "asked"),
+        ("time: '1:00'\non_preempt: checkpoint\ncheckpoint_s: 59\n", 75, "FAILED", "asked"),
     ],
 )
 def test_a_run_here_has_the_time_that_its_job_says(keys: str, code: int, state: str, said: str, tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
@@ -347,7 +347,7 @@ def test_why_names_the_time_limit_of_a_run_here(tmp_path: Path, fake_slurm: Slur
 
 def test_a_rehearsal_that_stopped_for_its_checkpoint_is_not_called_a_failure_of_the_program(tmp_path: Path, fake_slurm: Slurm, kit_here) -> None:
     program = '["bash", "-c", "trap \'exit 75\' USR1; while sleep 0.1; do :; done"]'
-    keys = "launcher: srun\non_preempt: checkpoint\ntime: '0:08'\ncheckpoint_s: 5\nnotify: {command: cp /dev/stdin told}\n"
+    keys = "launcher: srun\non_preempt: checkpoint\ntime: '1:00'\ncheckpoint_s: 57\nnotify: {command: cp /dev/stdin told}\n"
     (tmp_path / "job.yaml").write_text(f"command: {program}\n{keys}")
     assert kit_here("run", "job.yaml", "--output", "run").code == 75
     (run,) = history.runs()

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,7 +318,7 @@ def listen() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_while_sbatch_is_asked_is_acted_on_when_the_job_is_noted(number: int, code: int, fake: ScriptedSlurm, tmp_path: Path) -> None:
-    fake.script("sbatch", "touch asked; sleep 1; take; echo ${id}")
+    fake.script("sbatch", "touch asked; for i in {1..1000}; do [[ ! -e go ]] || break; sleep 0.05; done; take; echo ${id}")
     process = subprocess.Popen(
         [sys.executable, "-m", "kit", "submit", "train.py", "--output", "run", "--secret", "A"],
         env={**os.environ, "A": "x"},
@@ -328,6 +329,7 @@ def test_a_signal_while_sbatch_is_asked_is_acted_on_when_the_job_is_noted(number
     )
     until(lambda: (tmp_path / "slurm/asked").exists())
     process.send_signal(number)
+    (tmp_path / "slurm/go").touch()
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out.splitlines()[0]) == (code, "kit: submitted job 1001"), errors
     assert noted() == {"run": "1001"} and (tmp_path / "run/.secrets/values").exists()
@@ -383,7 +385,7 @@ def test_an_equal_submission_whose_kit_was_killed_is_found(fake: ScriptedSlurm, 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_sbatch_leaves_nothing(number: int, fake: ScriptedSlurm, tmp_path: Path) -> None:
-    fake.script("scontrol", "touch asked; sleep 5")  # the run directory is there, and not yet submitted
+    fake.script("scontrol", "touch asked; exec sleep 600")  # the run directory is there, and not yet submitted
     command = [sys.executable, "-m", "kit", "submit", "train.py", "--output", "run", "--secret", "A"]
     process = subprocess.Popen(command, env={**os.environ, "A": "x"}, preexec_fn=listen)
     until(lambda: (tmp_path / "slurm/asked").exists())
@@ -1184,12 +1186,20 @@ def test_a_record_names_no_plug_in_by_a_path(key: str, fake: ScriptedSlurm, call
 # ---------------------------------------------------------------- runs on this machine
 
 
-def begin_here(tmp_path: Path, program: str = "trap '' TERM; echo up; sleep 60", more: str = "") -> tuple[subprocess.Popen[bytes], str]:
+def time_is_up_with(file: Path) -> list[str]:
+    """A kit for whose runs an hour more has passed once a file is there."""
+    clock = f"types.SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + 3600 * os.path.exists({str(file)!r}))"
+    return ["-c", f"import os, time, types; from kit.cli import main; from kit.runs import local; local.time = {clock}; main()"]
+
+
+def begin_here(
+    tmp_path: Path, program: str = "trap '' TERM; echo up; sleep 60", more: str = "", kit: Sequence[str] = ("-m", "kit")
+) -> tuple[subprocess.Popen[bytes], str]:
     (tmp_path / "job.yaml").write_text(f'command: [bash, -c, "{program}"]\nlauncher: srun\nnodes: 1\nprocesses_per_node: 2\n{more}')
     process = subprocess.Popen(
-        [sys.executable, "-m", "kit", "run", "job.yaml", "--output", "run", "--secret", "A"], env={**os.environ, "A": "x"}, stdout=subprocess.DEVNULL
+        [sys.executable, *kit, "run", "job.yaml", "--output", "run", "--secret", "A"], env={**os.environ, "A": "x"}, stdout=subprocess.DEVNULL
     )
-    until(lambda: list((tmp_path / "run/log").glob("*/rank1.out")) and "up" in next((tmp_path / "run/log").glob("*/rank1.out")).read_text())
+    until(lambda: ["up" in file.read_text() for file in (tmp_path / "run/log").glob("*/rank[01].out")] == [True, True])
     return process, history.runs()[-1].id
 
 
@@ -1235,12 +1245,14 @@ def test_a_command_beside_a_run_here_sees_its_gpus_and_ends_with_its_pipe(
 def test_a_program_that_waits_for_a_run_here_leaves_what_its_kit_noted_of_the_end(
     number: int | None, end: tuple[str, str], fake: ScriptedSlurm, call, tmp_path: Path
 ) -> None:
-    process, _ = begin_here(tmp_path, "echo up; sleep 60", "" if number else "time: '0:10'\n")
+    process, _ = begin_here(tmp_path, "echo up; sleep 60", "" if number else "time: '10:00'\n", time_is_up_with(tmp_path / "over"))
     (run,) = history.runs()
     (shown,) = json.loads(call("status", "--json")[1])
-    assert 0 <= shown["elapsed_s"] < 60 and shown["limit_s"] == (None if number else 10)
+    assert 0 <= shown["elapsed_s"] < 300 and shown["limit_s"] == (None if number else 600)
     if number:
         process.send_signal(number)
+    else:
+        (tmp_path / "over").touch()
     assert process.wait(60) == 143
     noted_end = history.runs()[0]
     found = status.query([run])[0]  # of the run as it was before its end
@@ -1261,9 +1273,11 @@ def test_a_signal_to_kit_does_not_change_how_a_run_has_ended(code: int, end: tup
 
 
 def test_the_time_of_a_run_here_is_over_though_nobody_reads_what_it_says(fake: ScriptedSlurm, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text('command: [bash, -c, "seq 40000; sleep 60"]\nlauncher: srun\nprocesses_per_node: 1\ntime: "0:05"\n')
-    words = [sys.executable, "-m", "kit", "run", "job.yaml", "--output", "run"]
+    (tmp_path / "job.yaml").write_text('command: [bash, -c, "seq 40000; sleep 60"]\nlauncher: srun\nprocesses_per_node: 1\ntime: "10:00"\n')
+    words = [sys.executable, *time_is_up_with(tmp_path / "over"), "run", "job.yaml", "--output", "run"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:  # a pager waits for its user
+        until(lambda: any(file.read_text().endswith("40000\n") for file in (tmp_path / "run/log").glob("*/rank0.out")))
+        (tmp_path / "over").touch()
         until(lambda: any('"event": "ends"' in file.read_text() for file in (tmp_path / "run/log").glob("*/events/batch.jsonl")))
         assert process.poll() is None
         process.communicate(timeout=60)
