@@ -25,10 +25,11 @@ asked='' step=0
 [[ ! -e place ]] || read -r step <place
 begun="${step}"
 echo "begins at ${step}"
-while [[ -z "${asked}" ]]; do
-  step=$((step + 1))
+while
+  step=$((step + 1)) # at least one, however soon it is asked
   sleep 0.1
-done
+  [[ -z "${asked}" ]]
+do :; done
 [[ "${RANK}" != 0 ]] || { echo "${step}" >place && echo "step ${step}" >"${KIT_PROGRESS}" && : >"saved.${begun}"; }
 until [[ -e "saved.${begun}" ]]; do sleep 0.05; done
 exit 75

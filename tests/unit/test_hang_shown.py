@@ -10,13 +10,14 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import pytest
 from kit.base.errors import KitError
 from kit.diagnose.hang import hang, report, stacks
 from kit.diagnose.why import blame
 from kit.runs import history, lookup
+from kit.slurm import client
 
 import event_lines
 from documented_json import check
@@ -35,15 +36,28 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # whose last run is looked at
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
-    monkeypatch.setattr(hang, "PATIENCE_S", 1)
     run = tmp_path / "runs" / "train"
     (run / "log" / "7").mkdir(parents=True)
     plan = {"layout": {"nodes": 2, "processes_per_node": 2, "tasks_per_node": 1}, "program": {"launcher": "torchrun", "workdir": "/shared/project"}}
     (run / "run.json").write_text(json.dumps({"plan": plan}))
     noted_run(run, "train", 2, 2, "7", local=False)
 
-    def put(lines: str, queue: str = QUEUE) -> None:
+    start = client.start
+
+    def wait_for_its_words(*arguments: Any, **options: Any) -> Any:
+        process = start(*arguments, **options)
+        end_s = time.monotonic() + 60
+        while not (tmp_path / "said").exists() and time.monotonic() < end_s:
+            time.sleep(0.01)
+        return process
+
+    def put(lines: str, queue: str = QUEUE, *, then_silent: bool = False) -> None:
+        """With `then_silent`, srun has not ended after the second for which it is waited then."""
         (tmp_path / "bin").mkdir()
+        if then_silent:
+            monkeypatch.setattr(hang, "PATIENCE_S", 1)
+            monkeypatch.setattr(client, "start", wait_for_its_words)
+            lines += f"; : >'{tmp_path}/said'; exec sleep 60"
         for name, text in (("srun", lines), ("squeue", f"echo '{queue.replace('@', str(run))}'"), ("scontrol", "echo node1 node2")):
             (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
             (tmp_path / "bin" / name).chmod(0o755)
@@ -56,7 +70,7 @@ def shown(*, full: bool = False) -> list[str]:
 
 
 def test_a_node_that_does_not_answer_is_named_and_the_others_are_shown(srun) -> None:
-    srun(f"grep ^node1 '{RECORDED}'; exec sleep 60")
+    srun(f"grep ^node1 '{RECORDED}'", then_silent=True)
     assert shown()[:3] == [
         "kit: train (7), 4:12 of 1:00:00: 2 of 4 ranks seen on 2 nodes",
         "node2 did not answer within 1 s: its processes are not shown",
@@ -69,7 +83,7 @@ def test_thousands_of_nodes_have_longer_to_answer(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_node_that_answers_in_part_is_shown_in_part(srun) -> None:
-    srun(f"head -n 40 '{RECORDED}'; exec sleep 60")
+    srun(f"head -n 40 '{RECORDED}'", then_silent=True)
     assert shown()[:2] == [
         "kit: train (7), 4:12 of 1:00:00: 3 of 4 ranks seen on 2 nodes",
         "node[1-2] did not answer within 1 s: some of its processes are not shown",
