@@ -868,11 +868,20 @@ def test_a_request_that_comes_twice_makes_the_folder_of_its_call_once(tmp_path: 
     assert made and made.is_dir() and session.make(str(tmp_path), "0123456789abcdef") is None
 
 
+def until_the_end_there(far: Far) -> None:
+    """Waits until the job 1001 is there, and no command goes on."""
+    end = time.monotonic() + 60
+    while "1001" not in far.slurm.states() or any(map(session.is_alive, (far.kit / "calls").iterdir())):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def test_a_run_is_noted_here_although_the_end_of_its_command_is_not_heard(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "PATIENCE_S", -1.0)
     kit_here("nodes", "--cluster", "far")
     far.cut_next_after(1)
     assert kit_here("submit", "job.yaml").code == 69
+    until_the_end_there(far)
     assert records.clusters() == ["far"] and "1001" in kit_here("status").out
 
 
@@ -893,10 +902,7 @@ def test_a_run_of_a_command_that_was_killed_unheard_is_known_here_once_its_job_i
         patch.setattr(calls, "PATIENCE_S", -1.0)
         far.cut_next_after(1)  # the laptop's battery is empty before it hears of the run
         assert kit_here("submit", "job.yaml").code == 69
-    end = time.monotonic() + 30
-    while "1001" not in far.slurm.states() or any(map(session.is_alive, (far.kit / "calls").iterdir())):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    until_the_end_there(far)
     aside.replace(sbatch)
     far.slurm.job("1001", "RUNNING", folder=str(run_of(far)))
     again = kit_here("submit", "job.yaml")

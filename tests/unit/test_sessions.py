@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -33,8 +34,8 @@ def begin(folder: Path, script: str, **more: object) -> Path:
 
 
 def spool(call: Path) -> list[dict[str, object]]:
-    """What was kept, when the command has ended."""
-    end_s = time.monotonic() + 30
+    """What was kept, when the command has ended; after a minute, without its end."""
+    end_s = time.monotonic() + 60
     while session.state(str(call.parent.parent), ID) == "running" and time.monotonic() < end_s:
         time.sleep(0.02)
     found: list[dict[str, object]] = []
@@ -47,7 +48,8 @@ def spool(call: Path) -> list[dict[str, object]]:
 
 
 def test_what_it_says_is_kept_by_stream_with_its_code_and_without_its_silence(tmp_path: Path) -> None:
-    call = begin(tmp_path, "import sys, time; print('a', flush=True); time.sleep(0.5); print('b', file=sys.stderr, flush=True); sys.exit(7)")
+    kept = f"while not os.path.getsize({str(session.place(str(tmp_path), ID) / 'spool')!r}): time.sleep(0.02)"
+    call = begin(tmp_path, f"import os, sys, time\nprint('a', flush=True)\n{kept}\ntime.sleep(0.5)\nprint('b', file=sys.stderr, flush=True)\nsys.exit(7)")
     assert spool(call) == [{"out": "a\n"}, {"err": "b\n"}, {"exit": 7}]
     assert session.state(str(tmp_path), ID) == "ended"
 
@@ -131,9 +133,11 @@ def test_a_full_disk_costs_its_output_and_not_its_end(tmp_path: Path) -> None:
 
 
 def test_what_it_leaves_in_the_background_keeps_nobody_waiting(tmp_path: Path) -> None:
-    call = begin(tmp_path, "import subprocess; subprocess.Popen(['sleep', '30']); print('a')")
-    begun_s = time.monotonic()
-    assert spool(call) == [{"out": "a\n"}, {"exit": 0}] and time.monotonic() - begun_s < 10
+    left = tmp_path / "left"
+    call = begin(tmp_path, f"import subprocess; left = subprocess.Popen(['sleep', '300']); open({str(left)!r}, 'w').write(str(left.pid)); print('a')")
+    found = spool(call)
+    os.kill(int(left.read_text()), signal.SIGKILL)
+    assert found == [{"out": "a\n"}, {"exit": 0}]
 
 
 @pytest.mark.parametrize("skipped", [0, 1, 2])
@@ -156,7 +160,7 @@ def test_a_second_terminal_follows_a_build_while_the_first_one_does() -> None:
         assert records.unheard(call, also_live=False) is None and records.unheard(call, also_live=True) == call
         second = threading.Thread(target=follow, daemon=True)
         second.start()
-        second.join(20)
+        second.join(60)
         assert not second.is_alive(), "it waits for the first one's end"
     assert records.unheard(call, also_live=True) is None
 
