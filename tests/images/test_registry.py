@@ -81,6 +81,19 @@ def real(tmp_path_factory: pytest.TempPathFactory):
     if not shutil.which("docker-registry"):
         pytest.skip("docker-registry is not installed")
     folder = tmp_path_factory.mktemp("registry")
+    end_s = time.monotonic() + 60
+    while not (begun := begin(folder)):
+        assert time.monotonic() < end_s, (folder / "log").read_text()
+    address, process = begun
+    try:
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def begin(folder: Path) -> tuple[str, subprocess.Popen[bytes]] | None:
+    """A docker-registry that answers, and its address: a port that was free a moment ago. None where it has ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -89,17 +102,13 @@ def real(tmp_path_factory: pytest.TempPathFactory):
     )
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
-    try:
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f"http://{address}/v2/", timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield address
-    finally:
-        process.terminate()
-        process.wait()
+    while process.poll() is None:
+        try:
+            urllib.request.urlopen(f"http://{address}/v2/", timeout=30).close()
+            return address, process
+        except OSError:
+            time.sleep(0.05)
+    return None
 
 
 def send(url: str, content: bytes, method: str, kind: str):
@@ -591,16 +600,23 @@ def test_a_layer_is_waited_for_longer_than_a_manifest_and_with_a_word(monkeypatc
 
 def test_a_registry_that_first_fetches_a_layer_itself_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
-    monkeypatch.setattr(transport, "TIMEOUT_S", 1.0)
-    monkeypatch.setattr(transport, "ANSWER_S", 60.0)
+    is_noted = threading.Event()
+
+    def note(text: str) -> None:
+        notes.append(text)
+        is_noted.set()
 
     def handle(path: str, headers: dict[str, str]):
         if path.endswith(digest(BLOBS[1])):
-            time.sleep(2)
+            is_noted.wait(50)
+            time.sleep(0.5)  # longer than the second in all
         return app(path, headers)
 
     with serving(handle) as server:
-        assert contents(client.open_image(f"{server.address}/app", notes.append)) == FILES
+        found = client.open_image(f"{server.address}/app", note)
+        monkeypatch.setattr(transport, "TIMEOUT_S", 1.0)
+        monkeypatch.setattr(transport, "ANSWER_S", 60.0)
+        assert contents(found) == FILES
         assert len(server.asked(digest(BLOBS[1]))) == 1
         proxy = "since a registry that is a proxy first fetches a layer itself"
         assert notes == [f"registry {server.address} has not answered for 1 s: waiting up to 60 s, {proxy}"]
