@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +32,16 @@ def stub(folder: Path, name: str, script: str) -> None:
     (folder / name).unlink(missing_ok=True)  # it may be a link to the real one
     (folder / name).write_text(f"#!/usr/bin/env bash\n# a stub of {name}, for a test\n{script}\n")
     (folder / name).chmod(0o755)
+
+
+def everything(terminal: int) -> bytes:
+    """What was written to a terminal that nobody has open any more; it is read in pieces."""
+    pieces = []
+    with suppress(OSError):  # EIO: there is no more
+        while piece := os.read(terminal, 100_000):
+            pieces.append(piece)
+    os.close(terminal)
+    return b"".join(pieces)
 
 
 def tar(files: dict[str, bytes]) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
+
+from samples import everything
 
 PROGRAM = """
 import sys
@@ -29,16 +30,6 @@ with progress.Progress("packing x", 100 << 20) as bar:
 
 def run(seconds: float, stderr: int) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM, str(seconds)], stderr=stderr, check=True)
-
-
-def everything(terminal: int) -> bytes:
-    """What was written to a terminal that nobody has open any more; it is read in pieces."""
-    pieces = []
-    with suppress(OSError):  # EIO: there is no more
-        while piece := os.read(terminal, 100_000):
-            pieces.append(piece)
-    os.close(terminal)
-    return b"".join(pieces)
 
 
 def test_a_terminal_gets_a_bar_that_goes_away() -> None:

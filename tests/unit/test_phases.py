@@ -25,7 +25,7 @@ from kit.runs import history, run_dir
 
 import event_lines
 from plans import noted_run, plan_of
-from samples import HOSTILE_NAME, ROOT
+from samples import HOSTILE_NAME, ROOT, everything
 
 RECORDED = ROOT / "tests/unit/recorded"
 START = 1795266353.969723  # of the batch script
@@ -318,13 +318,7 @@ def test_bars_are_as_wide_as_the_terminal(columns: int, thousand: Path, tmp_path
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     done = subprocess.run([sys.executable, "-m", "kit", "timeline", "big"], stdout=theirs, stdin=theirs, env=environment, timeout=60)
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(ours, 65536)
-        except OSError:
-            break
-    os.close(ours)
+    shown = everything(ours)
     assert done.returncode == 0
     lines = shown.decode().splitlines()
     bar = [line for line in lines if line.startswith("node0500 ")]

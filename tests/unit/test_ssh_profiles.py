@@ -13,6 +13,7 @@ from kit.base.errors import KitError
 from kit.remote import ssh
 
 from far_side import Far
+from samples import everything
 
 JOB = "command: [bash, -c, 'echo told']\nlauncher: srun\nruntime: none\ncluster: far\n"
 
@@ -129,7 +130,5 @@ def test_in_a_terminal_a_second_factor_is_explained_and_has_time_behind_a_jump_h
     own = {"PATH": f"{ssh_here.parent}{os.pathsep}{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(sockets), "WAY": way, "LIMIT": str(tmp_path / "limit")}
     subprocess.run([sys.executable, "-c", line], env={**os.environ, **own}, stdin=terminal, stdout=terminal, stderr=terminal, check=True)
     os.close(terminal)
-    said = os.read(ours, 10000)
-    os.close(ours)
-    assert said == b"open https://site/login and enter ABCD\r\n"
+    assert everything(ours) == b"open https://site/login and enter ABCD\r\n"
     assert (tmp_path / "limit").read_text() == f"ConnectTimeout={limit}\n"

@@ -17,6 +17,7 @@ from kit.cli import tables
 from kit.runs import history
 
 import event_lines
+from samples import everything
 from strangers import ACTS
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\r\b\x7f\u202e\udc9b"
@@ -45,8 +46,7 @@ def test_kits_own_line_is_drawn_over_and_its_text_does_not_act() -> None:
     ours, theirs = os.openpty()
     subprocess.run([sys.executable, "-c", PROGRAM, "x"], stderr=theirs, check=True)
     os.close(theirs)
-    shown = os.read(ours, 10_000).decode()
-    os.close(ours)
+    shown = everything(ours).decode()
     assert shown == "\rhalf ?]0;x?\x1b[K\r\x1b[Ka?[2J\r\n"
 
 
@@ -65,9 +65,7 @@ def on_a_terminal(**environment: str) -> str:
     table = environment.pop("TABLE", TABLE)
     subprocess.run([sys.executable, "-c", table], stdout=theirs, check=True, env={**os.environ, "COLUMNS": "60", "TERM": "xterm", **environment})
     os.close(theirs)
-    shown = os.read(ours, 10_000).decode()
-    os.close(ours)
-    return shown
+    return everything(ours).decode()
 
 
 def test_a_table_fits_the_terminal_with_colours_and_loses_no_word() -> None:
@@ -99,8 +97,7 @@ def test_a_terminal_without_utf8_shows_a_table_too() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "TERM": "xterm"}
     subprocess.run([sys.executable, "-c", program], stdout=theirs, check=True, env=environment)
     os.close(theirs)
-    assert "\\xe9\\u2603" in os.read(ours, 10_000).decode()
-    os.close(ours)
+    assert "\\xe9\\u2603" in everything(ours).decode()
 
 
 def test_no_color_is_heeded_on_a_terminal() -> None:
@@ -169,9 +166,7 @@ def shown_log(on_tty: bool, **environment: str) -> str:
     ours, theirs = os.openpty()
     subprocess.run([sys.executable, "-c", LOG], stdout=theirs, check=True, env=env)
     os.close(theirs)
-    shown = os.read(ours, 10_000).decode().replace("\r\n", "\n")
-    os.close(ours)
-    return shown
+    return everything(ours).decode().replace("\r\n", "\n")
 
 
 COLOURED = (

@@ -23,6 +23,7 @@ from kit.runs.usage import Usage
 import event_lines
 from far_side import Slurm
 from plans import noted_run
+from samples import everything
 
 HOUR_S = 3600.0
 
@@ -173,8 +174,7 @@ def test_a_whole_table_fits_the_terminal(width: int, tmp_path: Path) -> None:
     environment = {**os.environ, "COLUMNS": str(width), "TERM": "xterm"}
     subprocess.run([sys.executable, "-c", program], stdout=theirs, check=True, env={k: v for k, v in environment.items() if k != "NO_COLOR"})
     os.close(theirs)
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", os.read(ours, 100_000).decode())
-    os.close(ours)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", everything(ours).decode())
     assert max(map(len, shown.splitlines())) <= width
     assert shown.count("why") == 60 and shown.count("FAILED") == 3
 
