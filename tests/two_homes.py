@@ -26,7 +26,7 @@ from far_side import OF_SLURM, Slurm, install
 from samples import ROOT
 
 UID = 1000  # of ada, whoever tests
-PATIENCE_S = 30  # for one command of kit
+PATIENCE_S = 120  # for one command of kit
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
 RUN = "/tmp/run"  # XDG_RUNTIME_DIR there: the paths of sockets may not be long
 

@@ -691,7 +691,7 @@ def test_the_script_answers_through_srun(kit: Callable, without_slurm: Path) -> 
     slurm(without_slurm, 'while [[ $1 == -* ]]; do shift; done; SLURMD_NODENAME=node1 SLURM_JOB_ID=7 exec "$@"')
     done = kit("doctor", "--runtime", "none", "--json", check=False, PATH=str(without_slurm), timeout_s=60)
     node = json.loads(done.stdout)["nodes"]["node1"]
-    assert node["answered"] and node["said"]["folder"][0][0] == "ok" and abs(node["clock_ahead_s"]) < 1
+    assert node["answered"] and node["said"]["folder"][0][0] == "ok" and abs(node["clock_ahead_s"]) < 60
     assert "clock" in node["checks"]
 
 

@@ -47,12 +47,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def answers(place: Path, cases: dict[str, float | str]) -> None:
-    """Of sbatch: {"partition nodes time", as a pattern: seconds from now until the start, or an error}."""
+    """Of sbatch: {"partition nodes time", as a pattern: seconds from now until the start, or an error}. It is asked within 50 s."""
     lines = []
     for pattern, answer in cases.items():
         text = f"sbatch: error: {answer}"
         if not isinstance(answer, str):
-            at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + answer + 5))
+            at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + answer + 50))
             text = f"sbatch: Job 7 to start at {at} using 8 processors on nodes n[1-2] in partition x"
         code = 1 if isinstance(answer, str) else 0
         lines.append("  {}) echo '{}' >&2; exit {} ;;".format(pattern.replace(" ", chr(92) + " "), text, code))

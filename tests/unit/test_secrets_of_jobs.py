@@ -288,7 +288,7 @@ def test_a_command_that_is_given_up_leaves_nothing_that_it_was_about_to_start(mo
     """Ctrl-C comes while a shell is between two of its commands."""
     tag = f"KIT_TEST_GIVEN_UP_{os.getpid()}"
     monkeypatch.setenv(tag, "1")
-    with subprocess.Popen(["bash", "-c", "for i in {1..300}; do sleep 60 & done; wait"]) as shell:
+    with subprocess.Popen(["bash", "-c", "for i in {1..300}; do sleep 600 & done; wait"]) as shell:
         time.sleep(0.03)
         secret_values._end(shell.pid)
 
@@ -300,7 +300,7 @@ def test_a_command_that_is_given_up_leaves_nothing_that_it_was_about_to_start(mo
                     found.append(int(file.parent.name))
         return found
 
-    end = time.monotonic() + 20  # a process that was killed shows its environment until it has had a CPU once more
+    end = time.monotonic() + 60  # a process that was killed shows its environment until it has had a CPU once more
     while (found := left()) and time.monotonic() < end:
         time.sleep(0.05)
     for process in found:
