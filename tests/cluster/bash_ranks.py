@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs import read
-from slurm_cluster import Cluster
+from slurm_cluster import Cluster, until
 
 # Prints how many arguments there are, the arguments, the working directory and the environment.
 REPORT = """\
@@ -65,12 +65,16 @@ def on_all_nodes(cluster: Cluster, *argv: str) -> None:
 
 
 def cancel_jobs_below(cluster: Cluster, folder: Path) -> None:
-    """Cancel the jobs that a test left: those whose working directory is in its folder."""
-    listed = cluster.run("ctl", "squeue", "--me", "--noheader", "--format=%A %Z").stdout
+    """End the jobs that a test left, which would have nodes of the next one's: those whose working directory is in its folder."""
     below = f"{cluster.path(folder)}/"
-    left = sorted({job for job, _, place in (line.partition(" ") for line in listed.splitlines()) if f"{place}/".startswith(below)})
-    if left:
-        cluster.run("ctl", "scancel", *left)
+
+    def left() -> list[str]:
+        listed = cluster.run("ctl", "squeue", "--me", "--noheader", "--format=%A %Z").stdout
+        return sorted({job for job, _, place in (line.partition(" ") for line in listed.splitlines()) if f"{place}/".startswith(below)})
+
+    if jobs := left():
+        cluster.run("ctl", "scancel", *jobs, check=False)  # they may have ended meanwhile
+        until(lambda: not left(), 120, lambda: f"jobs do not end: {left()}")
 
 
 def cifar_in(cluster: Cluster, cifar_folder: str) -> str:

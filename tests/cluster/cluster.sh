@@ -309,15 +309,15 @@ cluster::is_up() {
 
 # Returns when a job on all nodes works: sinfo says idle before that.
 cluster::wait_ready() {
-  local -r deadline=$((SECONDS + 120))
+  local -r deadline=$((SECONDS + 300))
   local node
   until docker exec --user ada --workdir / "${cluster}-ctl" \
-    timeout 10 srun --quiet --immediate=3 --nodes="${#nodes[@]}" true >/dev/null 2>&1; do
+    timeout 30 srun --quiet --immediate=3 --nodes="${#nodes[@]}" true >/dev/null 2>&1; do
     for node in ctl "${nodes[@]}"; do
       cluster::running "${node}" ||
         die "${cluster}-${node} stopped" "docker logs ${cluster}-${node}"
     done
-    ((SECONDS < deadline)) || die "cluster ${cluster}: no job ran on ${#nodes[@]} nodes within 120 s" \
+    ((SECONDS < deadline)) || die "cluster ${cluster}: no job ran on ${#nodes[@]} nodes within 300 s" \
       "cluster.sh status; /var/log/slurm in the containers; or jobs hold the nodes: squeue"
     cluster::resume_down
     sleep 0.2

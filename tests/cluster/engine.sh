@@ -15,7 +15,7 @@ readonly no_engine=3
 readonly policy=/usr/sbin/policy-rc.d
 
 engine::answers() {
-  command -v docker >/dev/null && timeout 10 docker info >/dev/null 2>&1
+  command -v docker >/dev/null && timeout 60 docker info >/dev/null 2>&1
 }
 
 # Prints which tools are missing that tests call on this machine, beside the engine.
@@ -70,7 +70,7 @@ engine::install() {
 engine::wait() {
   local -r log="$1"
   local tries
-  for ((tries = 0; tries < 60; tries++)); do
+  for ((tries = 0; tries < 240; tries++)); do
     if engine::answers; then
       return
     fi

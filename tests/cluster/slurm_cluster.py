@@ -149,7 +149,7 @@ def script(name: str, *argv: str, timeout: float = 120) -> subprocess.CompletedP
     return subprocess.run([str(HERE / name), *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout)
 
 
-def control(*argv: str, timeout: float = 120) -> str:
+def control(*argv: str, timeout: float = 600) -> str:
     result = script("cluster.sh", *argv, timeout=timeout)
     if result.returncode != 0:
         raise AssertionError(f"cluster.sh {' '.join(argv)} ended with {result.returncode}\n{result.stderr}")

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-PATIENCE_S = 60
+PATIENCE_S = 150
 
 
 def main() -> int:

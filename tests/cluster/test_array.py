@@ -76,9 +76,10 @@ def test_tasks_of_an_array_are_seen_read_and_cancelled_one_by_one(kit_cluster: C
     until(lambda: state(kit_cluster, project, "run") == "RUNNING array of 4: 2 running, 2 cancelled", 120, "task 2 does not take the place of task 0")
     rows = dict(line.split()[:2] for line in ask(kit_cluster, project, "status", "run").stdout.split("TASK")[1].splitlines()[1:])
     assert rows == {"0": "CANCELLED", "1": "RUNNING", "2": "RUNNING", "3": "CANCELLED"}
+    second = project / f"run/log/slurm-{array}_2.out"
+    until(lambda: second.exists() and f"job {array}_2 on " in read(second), 120, "no line of task 2's script")
     assert ask(kit_cluster, project, "cancel", "run").stdout == f"kit: job ({array}) is being cancelled\n"
     until(lambda: state(kit_cluster, project, "run") == "CANCELLED array of 4: 4 cancelled", 120, "the array is not cancelled")
-    assert f"job {array}_2 on " in read(project / f"run/log/slurm-{array}_2.out")
 
 
 def test_a_command_beside_the_ranks_has_the_values_of_its_task(kit_cluster: Cluster, project: Path, tiny: Path) -> None:
@@ -148,20 +149,23 @@ def test_the_tasks_that_did_not_end_well_start_again_together_and_know_their_poi
 
 
 STALLING = """\
-# One task of an array has the array's own number as its job's.
+# One task of an array has the array's own number as its job's. The others outlive it.
 if [[ "${SLURM_JOB_ID}" == "${SLURM_ARRAY_JOB_ID}" ]]; then exec sleep 300; fi
-for step in {1..20}; do echo "step ${step}" && sleep 1; done
+for ((step = 0, left = 3; step < 300 && left > 0; step++)); do
+  echo "step ${step}" && sleep 1
+  ! grep -qs 'the ranks stood still' "${KIT_LOG_DIR%/*}"/slurm-*.out || left=$((left - 1))
+done
 """
 
 
 def test_a_task_whose_ranks_are_ended_leaves_those_of_the_others_alone(kit_cluster: Cluster, project: Path) -> None:
     (project / "program.sh").write_text(STALLING)
-    (project / "job.yaml").write_text('command: [bash, program.sh, "{number}"]\nlauncher: srun\nstall_timeout: 3s\nsweep: {number: [1, 2, 3]}\n')
+    (project / "job.yaml").write_text('command: [bash, program.sh, "{number}"]\nlauncher: srun\nstall_timeout: 8s\nsweep: {number: [1, 2, 3]}\n')
     submit(kit_cluster, project, "job.yaml", "--output", "run")
     number = job_id(project)
     logs = project / "run/log"
-    until(lambda: len(list(logs.glob("*/events/batch.jsonl"))) == 3, 60, "not all tasks start")
-    until(lambda: not kit_cluster.run("ctl", "squeue", "--noheader", "--jobs", str(number)).stdout, 90, "the array does not end")
+    until(lambda: len(list(logs.glob("*/events/batch.jsonl"))) == 3, 120, "not all tasks start")
+    until(lambda: not kit_cluster.run("ctl", "squeue", "--noheader", "--jobs", str(number)).stdout, 180, "the array does not end")
     said = {log.name: read(log) for log in logs.glob(f"slurm-{number}_*.out")}
     stalled = [name for name, text in said.items() if "the ranks stand still" in text]
     assert len(said) == 3 and len(stalled) == 1, said

@@ -74,11 +74,11 @@ def test_scancel_leaves_no_process(cluster: Cluster, folder: Path) -> None:
     script.write_text(f"#!/bin/bash\nsrun -N3 apptainer -q exec {cluster.sif} sleep 600\n")
     job_id = cluster.sbatch(script, "-N3", f"--output={cluster.path(folder)}/log")
     for node in cluster.nodes:
-        until(partial(sleeps, cluster, node), 30, f"no sleep on {node}")
+        until(partial(sleeps, cluster, node), 120, f"no sleep on {node}")
     cluster.run("ctl", "scancel", str(job_id))
-    assert cluster.wait(job_id, 40).state == "CANCELLED"
+    assert cluster.wait(job_id).state == "CANCELLED"
     for node in cluster.nodes:
-        until(partial(is_empty, cluster, node), 20, f"the job still has processes on {node}")
+        until(partial(is_empty, cluster, node), 60, f"the job still has processes on {node}")
 
 
 def sleeps(cluster: Cluster, node: str) -> bool:

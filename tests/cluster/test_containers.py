@@ -243,7 +243,7 @@ def test_32_concurrent_prepares_make_one_container_and_hold_no_lock_afterwards(k
     for ((i = 0; i < 32; i++)); do bash run_script.sh prepare & done
     wait
     """
-    done = kit_cluster.run("node1", "bash", "-c", script, "bash", inside, fingerprint, timeout=120)
+    done = kit_cluster.run("node1", "bash", "-c", script, "bash", inside, fingerprint)
     assert [json.loads(line)["node"] for line in done.stdout.splitlines()] == ["node1"] * 32
     assert done.stderr.count("creating the container") == 1
     assert kit_cluster.run("node1", "bash", "-c", "flock --nonblock $(find /tmp/kit-1000 /scratch/enroot/data-1000 -name '.kit-*.lock') true").returncode == 0

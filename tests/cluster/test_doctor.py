@@ -62,7 +62,7 @@ NAMESPACES = "pkill -KILL -x slurmd; while pgrep -x slurmd; do sleep 0.1; done; 
 APPTAINER = [
     Fault("the runtime is missing", "node1", "mv /usr/bin/apptainer /usr/bin/apptainer.away", "mv /usr/bin/apptainer.away /usr/bin/apptainer", {"runtime": "apptainer is not on PATH"}),
     Fault("shared memory is small", "node1", "mount -o remount,size=32m /dev/shm", "mount -o remount,size=2g /dev/shm", {"shm": "32 MiB"}),
-    Fault("the clock is wrong (a date that is)", "node2", file("/usr/local/bin/date", DATE), "rm /usr/local/bin/date", {"clock": "(99|100|101) s ahead"}),
+    Fault("the clock is wrong (a date that is)", "node2", file("/usr/local/bin/date", DATE), "rm /usr/local/bin/date", {"clock": "(9[5-9]|10[01]) s ahead"}),
     Fault("its own name is loopback", "node2", "cp /etc/hosts /root/hosts; printf '127.0.0.1 localhost\\n127.0.1.1 node2\\n' >/etc/hosts", "cat /root/hosts >/etc/hosts", {"names": "node2 is 127.0.1.1"}),
     Fault("no subordinate ids", "node2", "mv /etc/subuid /etc/subuid.away", "mv /etc/subuid.away /etc/subuid", {"subuid": "no line for ada in /etc/subuid"}),
     Fault("another image", "node2", "printf other >/root/other; mount --bind /root/other {here}/image.sif", "umount {here}/image.sif", {"image": "image.sif"}),
@@ -112,9 +112,7 @@ ROUNDS = {
 
 
 def doctor(cluster: Cluster, work: Path, *options: str, environment: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    return cluster.run(
-        "ctl", "env", *environment, "bash", "-c", 'cd "$1" && shift && exec kit doctor "$@"', "bash", cluster.path(work), *options, check=False, timeout=90
-    )
+    return cluster.run("ctl", "env", *environment, "bash", "-c", 'cd "$1" && shift && exec kit doctor "$@"', "bash", cluster.path(work), *options, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +189,7 @@ def asked(kit_cluster: Cluster, place: Path) -> Callable[[str], tuple[int, dict[
 def idle(cluster: Cluster, *, fewer: bool = False) -> None:
     """Waits until all nodes can take a job, by taking them."""
     count = len(cluster.nodes) - fewer
-    until(lambda: cluster.run("ctl", "srun", "--immediate=5", f"--nodes={count}", "true", check=False).returncode == 0, 40, "the nodes do not come back")
+    until(lambda: cluster.run("ctl", "srun", "--immediate=5", f"--nodes={count}", "true", check=False).returncode == 0, 120, "the nodes do not come back")
 
 
 @contextlib.contextmanager
@@ -272,7 +270,7 @@ def test_a_node_that_hangs_does_not_keep_the_others_from_answering(kit_cluster: 
         kit_cluster.run("node2", "bash", "-c", 'kill -CONT "$(pgrep -ox slurmd)"', root=True)
         idle(kit_cluster)
     said = json.loads(done.stdout)
-    assert done.returncode == 1 and took_s < 50
+    assert done.returncode == 1 and took_s < 80  # START_S of kit.cluster.doctor.ask are 15, READY_S 90
     assert [(item["node"], item["check"]) for item in said["findings"]] == [("node2", "answers")]
     assert said["nodes"]["node1"]["answered"] and said["nodes"]["node3"]["answered"]
     until(lambda: not kit_cluster.run("ctl", "squeue", "--noheader", "--states=PENDING,RUNNING").stdout, 120, "a job is left")

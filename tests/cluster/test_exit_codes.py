@@ -130,7 +130,7 @@ def type_into(cluster: Cluster, project: Path, steps: list[str], *arguments: str
     """Run `kit ARGUMENTS` in a terminal on the controller; terminal.py says what steps are."""
     (project / "terminal.py").write_text((HERE / "terminal.py").read_text())
     line = 'cd "$1" && shift && exec python3 terminal.py "$@"'
-    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(project), *steps, "--", "kit", *arguments, check=False, timeout=150)
+    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(project), *steps, "--", "kit", *arguments, check=False, timeout=400)
 
 
 def test_ctrl_c_ends_the_following_with_130_and_leaves_the_job_alone(kit_cluster: Cluster, project: Path) -> None:

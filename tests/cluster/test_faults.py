@@ -170,7 +170,7 @@ def test_a_shared_directory_that_one_node_does_not_have_when_the_job_starts(kit_
 
 def test_a_job_that_is_preempted_for_good(kit_cluster: Cluster, start: Callable[..., Job]) -> None:
     job = start("1000", options=("--slurm", "partition=spot"))
-    kit_cluster.run("ctl", "srun", "--partition=urgent", "--nodes=3", "--exclusive", "--quiet", "true", timeout=90)
+    kit_cluster.run("ctl", "srun", "--partition=urgent", "--nodes=3", "--exclusive", "--quiet", "true")
     assert job.ended().state == "PREEMPTED"
     assert "kit: error: node1: this job is being ended (PREEMPTED)\n  fix: a job of higher priority took its place" in job.said
     assert job.why() == "preempted"

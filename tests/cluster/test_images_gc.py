@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from bash_ranks import remove_containers
-from jobs import job_id, submit
+from jobs import job_id, not_started, read, submit
 from slurm_cluster import Cluster, until
 
 pytestmark = pytest.mark.cluster
@@ -30,7 +30,7 @@ def test_unused_containers_go_from_all_nodes_and_one_in_use_stays(runtime: str, 
     image = ["--image", str(kit_cluster.path(tiny / "image.sqsh")), "--runtime", runtime]
     submit(kit_cluster, folder, "job.yaml", "-j", "2x1", *image, "--output", "done", "--follow")
     submit(kit_cluster, folder, "job.yaml", *image, "--output", "waits", "--slurm", "nodelist=node1", "--", "wait")
-    until(lambda: list((folder / "waits/log").glob("*/rank0.out")), 120, "the rank does not start")
+    until(lambda: any("up" in read(log) for log in (folder / "waits/log").glob("*/rank0.out")), 120, not_started(folder / "waits"))
     for node in ("node1", "node2"):
         kit_cluster.run(node, "bash", "-c", AGE)
 

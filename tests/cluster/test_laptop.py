@@ -58,7 +58,7 @@ def test_a_connection_that_breaks_while_sbatch_works_is_opened_again_and_there_i
         laptop.cut()
         time.sleep(0.5)
         laptop.release()
-        out, errors = submitting.communicate(timeout=60)
+        out, errors = submitting.communicate(timeout=180)
         assert submitting.returncode == 0, errors
         assert "kit: connection to login lost (" in errors and errors.endswith("kit: login answers again\n") and "kit: submitted job " in out
     assert len(jobs_of(laptop)) == 2
@@ -108,7 +108,7 @@ def test_what_never_reached_slurm_is_submitted_once_or_given_up_as_the_user_says
 
 def test_a_job_of_which_sbatch_was_killed_after_slurm_had_it_is_found_by_its_folder(laptop: Laptop) -> None:
     laptop.hold("after")
-    submitting = laptop.start("submit", "job.yaml", "--", "0", "1", "20")
+    submitting = laptop.start("submit", "job.yaml", "--", "0", "1", "300")
     laptop.wait_held("after")
     laptop.stop_sshd()
     submitting.kill()
@@ -116,7 +116,7 @@ def test_a_job_of_which_sbatch_was_killed_after_slurm_had_it_is_found_by_its_fol
     laptop.kill_all_there()
     laptop.release()
     laptop.start_sshd()
-    assert "did submit job" in laptop.kit("submit", "job.yaml", "--", "0", "1", "20").stdout
+    assert "did submit job" in laptop.kit("submit", "job.yaml", "--", "0", "1", "300").stdout
     assert "is being cancelled" in laptop.kit("cancel", "job").stdout
     assert len(jobs_of(laptop)) == 1
 
@@ -124,12 +124,11 @@ def test_a_job_of_which_sbatch_was_killed_after_slurm_had_it_is_found_by_its_fol
 def test_logs_that_are_followed_lose_and_repeat_nothing_when_the_connection_breaks(laptop: Laptop) -> None:
     following = laptop.start("submit", "job.yaml", "--follow", "--", "5", "60")
     until(lambda: "rank0.out" in laptop.there("bash", "-c", 'ls -R "$1/runs"; true', "bash", laptop.work), 120, "no log arrives")
-    laptop.cut()
-    time.sleep(2)
     laptop.stop_sshd()
-    time.sleep(3)
+    tried = laptop.asked()
+    until(lambda: laptop.asked() >= tried + 2, 60, "kit does not try again")
     laptop.start_sshd()
-    out, errors = following.communicate(timeout=60)
+    out, errors = following.communicate(timeout=180)
     assert following.returncode == 5, errors
     assert errors.count("kit: connection to login lost (") == 1 and errors.count("kit: login answers again") == 1
     for rank in (0, 1):
@@ -153,7 +152,7 @@ def test_a_host_that_does_not_answer_is_named_with_an_exit_code_of_its_own(lapto
 
 def test_an_explanation_whose_connection_breaks_is_given_by_the_next_one(laptop: Laptop) -> None:
     laptop.kit("submit", "job.yaml", "--", "7")
-    until(lambda: state(laptop) == "FAILED", 60, "the job does not end")
+    until(lambda: state(laptop) == "FAILED", 120, "the job does not end")
     assert "exit code 7" in laptop.kit("why", "job").stdout
     laptop.stop_sshd()
     assert laptop.kit("why", "job", code=CUT).stdout == ""
@@ -203,7 +202,8 @@ def test_hostile_names_of_folders_arguments_and_runs_arrive_unchanged(laptop: La
     assert said == "".join(f"<{word}>\n" for word in [*words, HOSTILE, work, len(login_node.SECRET)])
     # The value was there while the job ran, and is nowhere now; here it was while it was copied.
     for place in (laptop.home, laptop.cluster.shared):
-        assert subprocess.run(["grep", "-rqF", login_node.SECRET, str(place)]).returncode == 1
+        # What ends over there removes files of its own meanwhile, of which grep says that they are gone.
+        assert subprocess.run(["grep", "-rlF", login_node.SECRET, str(place)], stdout=subprocess.PIPE).stdout == b""
     assert laptop.there("cat", f"{work}/result of 0").strip() == work
 
 

@@ -25,6 +25,11 @@ SLOWEST_S = 80  # some 15 s on a quiet machine
 FAULTS = {"dead": "kill-node", "frozen": "freeze-node", "cut off": "cut-off"}  # each with the command of cluster.sh that causes it
 
 
+def until_watched(cluster: Cluster) -> None:
+    """The tasks by which node1 and node2 watch each other come a moment after the ranks; node2's is two processes when it speaks."""
+    until(lambda: sum("pulse.sh" in process.args for process in cluster.processes("node2")) >= 2, 120, "nothing watches the nodes")
+
+
 @pytest.fixture
 def lose(kit_cluster: Cluster, folder: Path) -> Iterator[object]:
     (folder / "waiting.sh").write_text(WAITING)
@@ -33,14 +38,15 @@ def lose(kit_cluster: Cluster, folder: Path) -> Iterator[object]:
     def begin_and_lose(fault: str, *options: str) -> float:
         submit(kit_cluster, folder, "job.yaml", "--output", "run", *options)
         log = folder / f"run/log/{job_id(folder)}/rank1.out"
-        until(lambda: log.exists() and "attempt 1" in read(log), 60, not_started(folder / "run"))
+        until(lambda: log.exists() and "attempt 1" in read(log), 120, not_started(folder / "run"))
+        until_watched(kit_cluster)
         at_s = float(kit_cluster.run("ctl", "date", "+%s.%N").stdout)
         control(FAULTS[fault], "node2")
         return at_s
 
     yield begin_and_lose
-    kit_cluster.restore("node2")
     kit_cluster.run("ctl", "rm", "-rf", "/home/ada/.local/state/kit/bad-nodes")
+    kit_cluster.restore("node2")
     nothing_left(kit_cluster)
 
 
@@ -117,9 +123,8 @@ def test_a_job_whose_first_node_is_lost_goes_back_to_the_queue(kit_cluster: Clus
     submit(kit_cluster, folder, "job.yaml", "--output", "run", "--nodes", "2", "--spares", "1", "--runtime", "none")
     number = job_id(folder)
     log = folder / f"run/log/{number}/rank1.out"
-    until(lambda: log.exists() and "attempt 1" in read(log), 60, not_started(folder / "run"))
-    # The task that watches the first node, which starts that task's step a moment after the ranks.
-    until(lambda: any("pulse.sh" in process.args for process in kit_cluster.processes("node2")), 60, "nothing watches node1")
+    until(lambda: log.exists() and "attempt 1" in read(log), 120, not_started(folder / "run"))
+    until_watched(kit_cluster)
     control("kill-node", "node1")
     until(lambda: state(kit_cluster, number) == "PENDING", 400, lambda: f"it does not go back: {state(kit_cluster, number)}")
     kit_cluster.run("ctl", "scancel", str(number), check=False)  # slurmctld may be too busy with the node to answer in time

@@ -29,7 +29,7 @@ step=0
 [[ ! -e place ]] || read -r step <place
 begun="${step}"
 echo "begins at ${step}"
-while ((step < $1)); do
+while ((step < $1)) && [[ ! -e enough ]]; do
   step=$((step + 1))
   sleep 0.1
   if [[ -n "${asked}" || "${2:-}" == stop ]]; then
@@ -45,7 +45,7 @@ while ((step < $1)); do
 done
 """
 
-# Knows of no signal: every ten seconds it writes a file named after its place, and it begins at the last one.
+# Knows of no signal: after two seconds, and then every ten, it writes a file named after its place, and it begins at the last one.
 WRITES = """\
 step=0
 for file in own/step_*; do
@@ -55,7 +55,7 @@ echo "begins at ${step}"
 while [[ ! -e enough ]]; do
   step=$((step + 1))
   sleep 0.1
-  [[ "${RANK}" != 0 ]] || ((step % 100 > 0)) || echo >"own/step_${step}"
+  [[ "${RANK}" != 0 ]] || ((step % 100 != 20)) || echo >"own/step_${step}"
 done
 echo "ends behind ${step}"
 """
@@ -93,18 +93,21 @@ def until_a_rank_says(project: Path, pattern: str, times: int = 1, run: str = "r
 
 def preempt(cluster: Cluster) -> None:
     """A job of the urgent partition takes all nodes, for a moment."""
-    cluster.run("ctl", "srun", "--partition=urgent", "--nodes=3", "--exclusive", "--quiet", "true", timeout=90)
+    cluster.run("ctl", "srun", "--partition=urgent", "--nodes=3", "--exclusive", "--quiet", "true")
 
 
 def near_its_limit(cluster: Cluster, project: Path, until_it_shows: Callable[[], None]) -> None:
     """Slurm looks every 30 s, and its signal comes up to a minute before it is due: not before the limit is brought near."""
-    for _ in range(3):  # on a busy machine slurmctld was seen to pass over one
-        cluster.run("ctl", "scontrol", "update", f"JobId={job_id(project)}", "EndTime=now+70", root=True)
+    for more in (True, True, False):  # on a busy machine slurmctld was seen to pass over one
+        cluster.run("ctl", "scontrol", "update", f"JobId={job_id(project)}", "EndTime=now+100", root=True)
         try:
-            return until_it_shows()
+            until_it_shows()
+            break
         except AssertionError:
-            assert cluster.job(job_id(project))["JobState"] == "RUNNING"
-    until_it_shows()
+            assert more and cluster.job(job_id(project))["JobState"] == "RUNNING"
+    # The next attempt is not near its limit from the beginning.
+    longer = ["scontrol", "update", f"JobId={job_id(project)}", "TimeLimit=10"]
+    until(lambda: cluster.run("ctl", *longer, root=True, check=False).returncode == 0, 60, "its time limit does not change")
 
 
 def tensors(file: Path) -> dict[str, str]:
@@ -132,7 +135,7 @@ def test_a_training_run_that_is_preempted_and_loses_a_rank_becomes_what_an_undis
     ranks = [process for process in kit_cluster.processes("node2") if re.match(r"\S*python\S* (-u )?\S*cifar10\.py ", process.args)]
     assert len(ranks) == 1, said(folder)
     kit_cluster.run("node2", "kill", "-KILL", str(ranks[0].pid), root=True)
-    ended = kit_cluster.wait(job_id(folder), timeout=120)
+    ended = kit_cluster.wait(job_id(folder))
     assert (ended.state, ended.exit_code) == ("COMPLETED", 0), said(folder)
 
     def steps(run: str) -> list[str]:
@@ -152,7 +155,7 @@ def test_a_training_run_that_is_preempted_and_loses_a_rank_becomes_what_an_undis
 
 
 def test_where_the_site_cancels_preempted_jobs_another_goes_on(kit_cluster: Cluster, counts: Path) -> None:
-    start_counting(kit_cluster, counts, "-j", "2x1", "--slurm", "partition=spot", "--", "100")
+    start_counting(kit_cluster, counts, "-j", "2x1", "--slurm", "partition=spot", "--", "2000")
     first = job_id(counts)
     until_a_rank_says(counts, "^begins at 0$")
     preempt(kit_cluster)
@@ -164,12 +167,13 @@ def test_where_the_site_cancels_preempted_jobs_another_goes_on(kit_cluster: Clus
     for word in ("run", next_job, str(first)):
         shown = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit status "$2"', "bash", kit_cluster.path(counts), word).stdout
         assert re.search(rf"^{next_job} +counts +(RUNNING|COMPLETED) ", shown, re.MULTILINE), shown
+    kit_cluster.run(kit_cluster.controller, "touch", kit_cluster.path(counts / "enough"))
     assert kit_cluster.wait(int(next_job)).state == "COMPLETED"
     nothing_left(kit_cluster)
 
 
 def test_before_its_time_is_up_a_job_is_asked_for_a_checkpoint_and_starts_again(kit_cluster: Cluster, counts: Path) -> None:
-    start_counting(kit_cluster, counts, "-j", "2x2", "--launcher", "srun", "--time", "10", "--checkpoint-s", "30", "--", "2000")
+    start_counting(kit_cluster, counts, "-j", "2x2", "--launcher", "srun", "--time", "10", "--checkpoint-s", "60", "--", "20000")
     until_a_rank_says(counts, "^begins at 0$")
     near_its_limit(kit_cluster, counts, lambda: until_a_rank_says(counts, "^asked by SIGUSR1$"))
     until_a_rank_says(counts, r"^begins at [1-9]\d*$")
@@ -185,11 +189,12 @@ def test_a_program_that_knows_of_no_signal_goes_on_from_its_own_checkpoints_to_t
     kit_cluster.run(kit_cluster.controller, "mkdir", "-m", "777", kit_cluster.path(counts / "own"))
     job = read(counts / "counts.yaml").replace("counts.sh", "writes.sh").replace("on_preempt: checkpoint", "on_preempt: requeue\ncheckpoints: own/")
     (counts / "writes.yaml").write_text(job)
-    shape = ["-j", "2x2", "--launcher", "srun", "--time", "10", "--checkpoint-s", "30", "--slurm", "partition=cheap"]
+    shape = ["-j", "2x2", "--launcher", "srun", "--time", "10", "--checkpoint-s", "60", "--slurm", "partition=cheap"]
     submit(kit_cluster, counts, "writes.yaml", "--output", "run", *shape)
     until_a_rank_says(counts, "^begins at 0$")
-    near_its_limit(kit_cluster, counts, lambda: until_a_rank_says(counts, r"^begins at [1-9]\d*$"))
-    kit_cluster.run("ctl", "scontrol", "update", f"JobId={job_id(counts)}", "TimeLimit=10", root=True)
+    until(lambda: list((counts / "own").iterdir()), 120, "no checkpoint is written")
+    near_its_limit(kit_cluster, counts, lambda: until(lambda: "the time limit is near" in said(counts), 120, "it is not asked to end"))
+    until_a_rank_says(counts, r"^begins at [1-9]\d*$")
     preempt(kit_cluster)
     until_a_rank_says(counts, r"^begins at [1-9]\d*$", times=2)
     kit_cluster.run(kit_cluster.controller, "touch", kit_cluster.path(counts / "enough"))
@@ -233,7 +238,8 @@ def test_a_member_of_the_group_has_a_job_save_and_stop_and_cannot_cancel_it(kit_
     line = f"cd {kit_cluster.path(counts)} && umask 002 && kit submit counts.yaml -j 2x1 --launcher srun --share-with group --resubmit --output run -- 2000"
     assert "the group ada may read its logs" in kit_cluster.run("ctl", "bash", "-c", f"{line} 2>&1").stdout
     until(lambda: len(list((counts / f"run/log/{job_id(counts)}").glob("rank?.out"))) == 2, 120, not_started(counts / "run"))
-    until_a_rank_says(counts, "^begins at 0$")
+    for rank in (0, 1):  # what their nodes note comes before
+        until(lambda rank=rank: "begins at 0\n" in said_by(rank, counts), 120, not_started(counts / "run"))
     listed = kit_cluster.run("ctl", "bash", "-c", f"cd {run} && find log run.json -printf '%f %m %g\\n'").stdout.splitlines()
     logs = ["run.json", f"slurm-{job_id(counts)}.out", "attempts", *(f"{name}.out" for name in ("node1", "node2", "rank0", "rank1"))]
     logs += [f"{name}.jsonl" for name in ("batch", "ready", "node1", "node2")]
@@ -263,7 +269,7 @@ def test_a_run_that_resubmits_itself_goes_on_at_once_as_another_job(kit_cluster:
     assert (last.state, last.exit_code) == ("FAILED", 1)
     assert "this run was started again 1 times, and max_requeues allows no more" in said(counts)
     began, over = (datetime.fromisoformat(time) for time in (last.fields["StartTime"], ended.fields["EndTime"]))
-    assert (began - over).total_seconds() < 20
+    assert (began - over).total_seconds() < 60
     shown = kit_cluster.run("ctl", "bash", "-c", 'cd "$1" && kit status run', "bash", kit_cluster.path(counts)).stdout
     assert re.search(rf"^{other} +counts +FAILED ", shown, re.MULTILINE), shown
     assert (counts / "place").read_text() == "2\n"

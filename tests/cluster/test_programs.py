@@ -35,7 +35,7 @@ def test_a_program_ends_well_and_its_ranks_are_in_the_nodes_order(
     for name in (f"{program}.py", f"{program}.yaml", "ranks.py"):
         shutil.copy(ROOT / "train" / name, folder)
     image = ["--image", kit_cluster.sif, "--runtime", "apptainer"]
-    done = submit(kit_cluster, folder, f"{program}.yaml", *image, *options, "--output", "run", "--follow", timeout_s=240)
+    done = submit(kit_cluster, folder, f"{program}.yaml", *image, *options, "--output", "run", "--follow")
     assert "all ranks ended well" in done.stdout
     found = sorted(RANK_LINE.findall(done.stdout))
     assert [line[:5] for line in found] == ranks, done.stdout

@@ -20,8 +20,9 @@ pytestmark = pytest.mark.cluster
 
 # Waits without a child of its own, for a file of the name that it is given, and ends with the code.
 PROGRAM = """\
-echo "up ${RANK} ${#TOKEN} ${#RING} ${#MADE}"
 exec 9<> <(:)
+wait "$!"
+echo "up ${RANK} ${#TOKEN} ${#RING} ${#MADE}"
 while [[ ! -e "$1" ]]; do read -r -t 0.3 -u 9; done
 exit "$2"
 """
@@ -68,7 +69,7 @@ class Searched:
         places = [*OF_EACH, "/home", str(self.cluster.path(self.folder))] if node == self.cluster.controller else OF_EACH
         argv = ["bash", "-c", SEARCH, "bash", ",".join(map(encoded, words)), str(self.since), *places]
         found: dict[str, list[str]] = {"arguments": [], "environment": [], "ps": [], "files": []}
-        for line in self.cluster.run(node, *argv, root=True, timeout=120).stdout.splitlines():
+        for line in self.cluster.run(node, *argv, root=True).stdout.splitlines():
             kind, _, what = line.partition("\t")
             found[kind].append(what.strip())
         return found
@@ -76,7 +77,7 @@ class Searched:
     def submit(self, run: str, *options: str) -> None:
         """`kit submit` with the variables in its environment."""
         line = 'cd "$1" && export TOKEN="$(base64 -d <<<"$2")" SEEN="$3" && shift 3 && exec kit submit job.yaml --output "$@"'
-        self.cluster.run("ctl", "bash", "-c", line, "bash", self.cluster.path(self.folder), encoded(self.token), self.seen, run, *options, timeout=150)
+        self.cluster.run("ctl", "bash", "-c", line, "bash", self.cluster.path(self.folder), encoded(self.token), self.seen, run, *options)
 
 
 def encoded(text: str) -> str:

@@ -26,14 +26,14 @@ RELEASE = "tiny"  # the image
 def kit(cluster: Cluster, place: Path, *arguments: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """`kit ARGUMENTS` as ada on the controller; `stdin` is a command whose output it reads."""
     line = f'cd "$1" && shift && {f"{stdin} | " if stdin else ""}kit "$@"'
-    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *arguments, check=check, timeout=100)
+    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *arguments, check=check)
 
 
 def typed(cluster: Cluster, place: Path, steps: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """`kit ARGUMENTS` in a terminal, on the controller; terminal.py says what steps are."""
     (place / "terminal.py").write_text((HERE / "terminal.py").read_text())
     line = 'cd "$1" && shift && exec python3 terminal.py "$@"'
-    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *steps, "--", "kit", *arguments, check=False, timeout=100)
+    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *steps, "--", "kit", *arguments, check=False, timeout=400)
 
 
 def queued(cluster: Cluster) -> str:
@@ -54,7 +54,7 @@ def test_a_shell_is_in_the_container_of_the_node_with_the_jobs_variables_and_end
     assert f"a shell on {found[2]}; the job ends with it" in done.stdout
     assert f"in another terminal: kit exec {job[1]} --node all -- bash {kit_cluster.path(folder)}/run/torchrun.sh" in done.stdout
     assert "/dev/pts/" in done.stdout.split("code 130")[-1]
-    until(lambda: not queued(kit_cluster), 20, "the allocation is not given back")
+    until(lambda: not queued(kit_cluster), 120, "the allocation is not given back")
     assert "FAILED" in kit(kit_cluster, folder, "runs", "--name", folder.name).stdout
 
 
@@ -66,12 +66,12 @@ def test_what_a_shell_prints_is_enough_to_train_on_all_nodes_from_another_termin
     line = f"cd {kit_cluster.path(folder)} && {until_done} | kit shell job.yaml -j 2x1 --image {image} --output run 2>said"
     shell = subprocess.Popen([str(HERE / "cluster.sh"), "exec", "ctl", "bash", "-c", line], stdin=subprocess.DEVNULL)
     try:
-        until(lambda: (folder / "said").exists() and "another terminal" in read(folder / "said") and job_id_of_shell(folder), 60, "no shell")
+        until(lambda: (folder / "said").exists() and "another terminal" in read(folder / "said") and job_id_of_shell(folder), 180, "no shell")
         (told,) = re.findall(r"in another terminal: (kit exec .*)", read(folder / "said"))
-        trained = kit_cluster.run("ctl", "bash", "-c", told, timeout=60).stdout
+        trained = kit_cluster.run("ctl", "bash", "-c", told).stdout
     finally:
         kit_cluster.run("ctl", "touch", kit_cluster.path(folder) / "done")
-    assert shell.wait(timeout=60) == 3
+    assert shell.wait(timeout=180) == 3
     assert len({*re.findall(r"^\[node\d\] \[rank\d\] rank (\d) of 2$", trained, re.MULTILINE)}) == 2, trained
 
 
@@ -86,7 +86,7 @@ def test_a_closed_terminal_gives_the_allocation_back_and_leaves_no_process(kit_c
     assert f"[{RELEASE} " in done.stdout
     # A shell ignores Slurm's TERM; the KILL comes after slurm.conf's KillWait.
     until(lambda: not queued(kit_cluster), 120, "the allocation is not given back")
-    nothing_left(kit_cluster, 10)
+    nothing_left(kit_cluster)
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "enroot", "pyxis", "none"])
@@ -141,7 +141,7 @@ def test_who_waits_for_nodes_is_told_why_and_can_give_up(kit_cluster: Cluster, f
     done = typed(kit_cluster, folder, ["Ctrl-C gives up=>^C"], "shell", "--nodes", "2", "--slurm", "begin=now+1hour", "--output", "run")
     assert "waits: BeginTime: its time to begin has not come; expected " in done.stdout and done.returncode == 1
     assert "kit: there is no allocation\n  fix: " in done.stdout and not (folder / "run").exists()
-    assert not queued(kit_cluster)
+    until(lambda: not queued(kit_cluster), 60, "the allocation is not given back")
     refused = kit(kit_cluster, folder, "shell", "--slurm", "partition=none", check=False)
     assert refused.returncode == 1 and refused.stderr.splitlines()[-2] == "kit: there is no allocation"
 
@@ -170,7 +170,7 @@ def test_jupyter_is_reached_by_the_printed_tunnel_and_its_token_is_in_no_process
     image = f"--image {kit_cluster.sif} --env PATH={there}/bin:/usr/local/bin:/usr/bin:/bin"
     line = f"cd {there} && exec kit shell --jupyter {image} --output run >shown 2>&1"
     session = subprocess.Popen([str(HERE / "cluster.sh"), "exec", "ctl", "bash", "-c", line], stdin=subprocess.DEVNULL)
-    until(lambda: session.poll() is not None or ((folder / "shown").exists() and "then open" in read(folder / "shown")), 60, "Jupyter does not start")
+    until(lambda: session.poll() is not None or ((folder / "shown").exists() and "then open" in read(folder / "shown")), 180, "Jupyter does not start")
     shown = read(folder / "shown")
     tunnel = re.search(r"ssh -N -L (\d+):([\d.]+):\1 ada@ctl", shown)
     assert tunnel, shown
@@ -185,11 +185,11 @@ def test_jupyter_is_reached_by_the_printed_tunnel_and_its_token_is_in_no_process
     assert "jupyter-lab" in lists and token not in lists and token not in shown
     naming = kit_cluster.run("ctl", "bash", "-c", f"cd {there} && grep -rl {token} . | xargs stat -c '%a %n'").stdout.splitlines()
     assert sorted(re.sub(r"/log/\d+/", "/", name) for name in naming) == ["600 ./run/jupyter.log", "600 ./run/jupyter.url"]
-    job = queued(kit_cluster).split()[0]
+    job = str(job_id(folder))
     kit_cluster.run("ctl", "scancel", job)
-    assert session.wait(timeout=60) != 0
+    assert session.wait(timeout=180) != 0
     assert f"kit: job {job} was ended by Slurm: CANCELLED\n" in read(folder / "shown")
-    until(lambda: not file.exists(), 20, "the file with the token is left")
+    until(lambda: not file.exists(), 60, "the file with the token is left")
 
 
 def test_an_image_without_jupyter_is_named_with_what_to_do(kit_cluster: Cluster, folder: Path) -> None:

@@ -19,10 +19,17 @@ sleep 1
 printf '{"t": %s, "event": "first_step", "rank": %d}\\n' "${EPOCHREALTIME}" "${RANK}" >>"${KIT_EVENTS}"
 """
 
-# As another job that is copying the same image on this node: it holds the lock until 8 s after the job has come.
+# As another job that is copying the same image on this node: it holds the lock until the other nodes have been ready for 8 s, and for
+# three times what they needed.
 SLOW = """
 rm -rf /tmp/kit-1000 && install -d -m 700 /tmp/kit-1000 /tmp/kit-1000/images
-setsid flock "/tmp/kit-1000/images/.$1.sif.lock" bash -c 'until pgrep -f "[r]un_script.sh prepare"; do sleep 0.1; done; sleep 8' </dev/null >/dev/null 2>&1 &
+lock="/tmp/kit-1000/images/.$1.sif.lock"
+hold='until pgrep -f "[r]un_script.sh prepare"; do sleep 0.1; done
+  SECONDS=0
+  until (($(cat "$1"/log/*/events/ready.jsonl | wc -l) >= 2)); do sleep 0.1; done
+  sleep "$((SECONDS > 2 ? 3 * SECONDS : 8))"'
+setsid flock "${lock}" bash -c "${hold}" bash "$2" </dev/null >/dev/null 2>&1 &
+while flock --nonblock "${lock}" true; do sleep 0.1; done
 """
 
 ROW = re.compile(r"^. (\w+) +([\d.]+) s +([\d.]+) s +([\d.]+) s +(-|(?:for )?node\d)", re.MULTILINE)
@@ -34,7 +41,7 @@ def test_the_node_that_was_slow_to_prepare_is_named(kit_cluster: Cluster, folder
     image = ["-j", "3x2", "--image", str(kit_cluster.path(tiny / "image.sif")), "--runtime", "apptainer"]
     ask(kit_cluster, folder, "render", "job.yaml", *image, "--output", "rendered")
     fingerprint = json.loads(read(folder / "rendered/run.json"))["plan"]["container"]["fingerprint"]
-    kit_cluster.run("node3", "bash", "-c", SLOW, "bash", fingerprint)
+    kit_cluster.run("node3", "bash", "-c", SLOW, "bash", fingerprint, f"{kit_cluster.path(folder)}/run")
     submit(kit_cluster, folder, "job.yaml", *image, "--output", "run", "--follow")
 
     shown = ask(kit_cluster, folder, "timeline", "run", "--svg", "picture.svg").stdout

@@ -128,6 +128,10 @@ def test_ranks_start_again_and_commands_run_beside_them_in_a_mounted_image(runti
     kit_cluster.wait(job_id(place, "waits"))
 
 
+def sleeping(cluster: Cluster, node: str) -> int:
+    return sum(process.args == "sleep 300" for process in cluster.processes(node))
+
+
 @pytest.mark.parametrize("end", ["scancel", "SIGKILL", "killed node"])
 def test_however_a_job_ends_no_mount_is_left(end: str, kit_cluster: Cluster, place: Path, tiny: Path) -> None:
     for runtime in UNPACKING:
@@ -138,6 +142,8 @@ def test_however_a_job_ends_no_mount_is_left(end: str, kit_cluster: Cluster, pla
         if end == "scancel":
             kit_cluster.run("ctl", "scancel", *(str(job_id(place, runtime)) for runtime in UNPACKING))
         elif end == "SIGKILL":
+            for node in BOTH:  # a rank says that it is up before it sleeps
+                until(lambda node=node: sleeping(kit_cluster, node) == len(UNPACKING), 60, f"the ranks on {node} do not sleep")
             for node in BOTH:
                 # Nothing is left to kill on node2 where Slurm has ended the ranks already.
                 kit_cluster.run(node, "pkill", "-KILL", "-u", "ada", "-f", "sleep 300", root=True, check=node == "node1")

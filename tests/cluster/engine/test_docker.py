@@ -55,10 +55,10 @@ def test_what_is_interrupted_leaves_no_container(cluster: Cluster, tmp_path: Pat
     (tmp_path / "waiting.py").write_text(WAITING)
     command = [sys.executable, "-m", "kit", "run", "waiting.py", "-j", "2x1", *RANKS, "--image", IMAGE, "--output", "run"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    until(lambda: len([log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()]) == 2, 90, "the ranks do not start")
+    until(lambda: len([log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()]) == 2, 180, "the ranks do not start")
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    until(lambda: containers() == [], 10, "containers are left")
+    assert process.wait(timeout=180) == 130
+    until(lambda: containers() == [], 60, "containers are left")
 
 
 SHOWS = "import os\nprint('shows', os.environ['NCCL_DEBUG'], os.environ['VARIANT'], flush=True)\n"
@@ -84,7 +84,7 @@ def test_two_runs_at_the_same_time_do_not_meet(cluster: Cluster, tmp_path: Path)
     (tmp_path / "one.py").write_text("import os\nprint('port', os.environ['MASTER_PORT'], flush=True)\n")
     command = [sys.executable, "-m", "kit", "run", "one.py", "-j", "2x1", *RANKS, "--image", IMAGE, "--output"]
     runs = [subprocess.Popen([*command, name], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for name in ("a", "b")]
-    ended = [(*run.communicate(timeout=120), run.returncode) for run in runs]
+    ended = [(*run.communicate(timeout=300), run.returncode) for run in runs]
     assert [code for *_, code in ended] == [0, 0]
     ports = [set(re.findall(r"port (\d+)", out)) for out, *_ in ended]
     assert len(ports[0]) == len(ports[1]) == 1 and ports[0] != ports[1]
@@ -105,7 +105,7 @@ def test_after_a_run_whose_kit_was_killed_the_next_one_works(cluster: Cluster, k
     process = subprocess.Popen(
         [sys.executable, "-m", "kit", "run", "waiting.py", *RANKS, "--image", IMAGE, "--output", "run"], cwd=tmp_path, stdout=subprocess.DEVNULL
     )
-    until(lambda: [log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()], 90, "the rank does not start")
+    until(lambda: [log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()], 180, "the rank does not start")
     process.kill()
     process.wait()
     left = containers()  # nobody is there to end it
@@ -140,7 +140,7 @@ def small_engine(kit_cluster: Cluster, tiny: Path) -> Iterator[Path]:
     engine = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         docker = ["docker", "--host", host]
-        until(lambda: subprocess.run([*docker, "info"], capture_output=True).returncode == 0, 60, "the engine does not start")
+        until(lambda: subprocess.run([*docker, "info"], capture_output=True).returncode == 0, 180, "the engine does not start")
         tree = kit_cluster.run(
             "node1",
             "bash",

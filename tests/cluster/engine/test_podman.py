@@ -42,7 +42,7 @@ def podman(cluster: Cluster, tiny: Path, tmp_path_factory: pytest.TempPathFactor
 
 def starts() -> subprocess.CompletedProcess[str]:
     command = ["podman", "run", "--rm", "--network", "host", IMAGE.removeprefix("docker://"), "/usr/bin/true"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180)
 
 
 def containers() -> list[str]:
@@ -72,10 +72,10 @@ def test_what_is_interrupted_leaves_no_container(podman: None, tmp_path: Path) -
     (tmp_path / "job.yaml").write_text("command: [bash, -c, 'echo up; sleep 300']\n")
     command = [sys.executable, "-m", "kit", "run", "job.yaml", "--nodes", "2", "--runtime", "podman", "--image", IMAGE, "--output", "run"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    until(lambda: len([log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()]) == 2, 60, "the ranks do not start")
+    until(lambda: len([log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()]) == 2, 180, "the ranks do not start")
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    until(lambda: containers() == [], 15, f"containers are left: {containers()}")
+    assert process.wait(timeout=180) == 130
+    until(lambda: containers() == [], 60, lambda: f"containers are left: {containers()}")
 
 
 def test_an_image_that_is_not_there_is_named(podman: None, kit, tmp_path: Path) -> None:
