@@ -73,7 +73,7 @@ def cancel_jobs_below(cluster: Cluster, folder: Path) -> None:
         return sorted({job for job, _, place in (line.partition(" ") for line in listed.splitlines()) if f"{place}/".startswith(below)})
 
     if jobs := left():
-        cluster.run("ctl", "scancel", *jobs, check=False)  # they may have ended meanwhile
+        cluster.run("ctl", "scancel", *jobs)
         until(lambda: not left(), 120, lambda: f"jobs do not end: {left()}")
 
 

@@ -84,11 +84,11 @@ def said_by(rank: int, project: Path, run: str = "run") -> str:
     return "".join(map(read, logs))
 
 
-def until_a_rank_says(project: Path, pattern: str, times: int = 1, run: str = "run") -> None:
+def until_a_rank_says(project: Path, pattern: str, times: int = 1, run: str = "run", timeout_s: float = 120) -> None:
     def found() -> bool:
         return len(re.findall(pattern, said_by(0, project, run), re.MULTILINE)) >= times
 
-    until(found, 120, f"no {times} times {pattern!r} in rank 0's log; the batch script said:\n{said(project, run)}")
+    until(found, timeout_s, f"no {times} times {pattern!r} in rank 0's log; the batch script said:\n{said(project, run)}")
 
 
 def preempt(cluster: Cluster) -> None:
@@ -129,9 +129,9 @@ def test_a_training_run_that_is_preempted_and_loses_a_rank_becomes_what_an_undis
     )
     more = ["--slurm", "partition=cheap", "--max-restarts", "1"]
     submit(kit_cluster, folder, "cifar10.yaml", *image, *more, "--output", "run", "--", *small, "--checkpoint", "disturbed.pt")
-    until_a_rank_says(folder, r"^step 3 ")  # far from the end, which must not come before Slurm has preempted the job
+    until_a_rank_says(folder, r"^step 3 ", timeout_s=300)  # far from the end, which must not come before Slurm has preempted the job
     preempt(kit_cluster)
-    until_a_rank_says(folder, r"^step 33 ")  # in the second epoch
+    until_a_rank_says(folder, r"^step 33 ", timeout_s=300)  # in the second epoch
     ranks = [process for process in kit_cluster.processes("node2") if re.match(r"\S*python\S* (-u )?\S*cifar10\.py ", process.args)]
     assert len(ranks) == 1, said(folder)
     kit_cluster.run("node2", "kill", "-KILL", str(ranks[0].pid), root=True)
