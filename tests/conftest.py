@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,22 @@ def no_runtime_folder_of_the_users() -> Iterator[None]:
     """Sockets, whose paths may not be long, and locks are neither in /run nor beside those of who tests."""
     with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bubblewrap_apart_from_mounts_of_others() -> Iterator[None]:
+    """Bubblewrap fails where a mount goes away while it starts, as with a container of Docker's that ends: here it sees none come or go."""
+    apart, real = (shutil.which("unshare") or "", "--mount", "--propagation", "private"), shutil.which("bwrap")
+    if not real or os.getuid() or not apart[0] or subprocess.run([*apart, "true"], stderr=subprocess.DEVNULL).returncode:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        script = f'#!/bin/sh\n! {" ".join(apart)} true 2>/dev/null || exec {" ".join(apart)} {real} "$@"\nexec {real} "$@"\n'
+        Path(folder, "bwrap").write_text(script)
+        Path(folder, "bwrap").chmod(0o755)
+        Path(folder).chmod(0o755)  # for tests that become another user
+        patch.setenv("PATH", os.pathsep.join([folder, os.environ["PATH"]]))
         yield
 
 

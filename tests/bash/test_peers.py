@@ -124,7 +124,7 @@ def said(folder: Path, words: Union[str, tuple[str, ...]], launcher: str, ranks:
     argv = words.split() if isinstance(words, str) else words
     words = [names.get(word, word) for word in argv]
     done = bash(ALONE_ON_THE_NET, RUN, "bash", folder, launcher, ranks, *words, env=env, cwd=folder)
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
     return done.stderr
 
 
