@@ -16,7 +16,7 @@ from kit.cli import messages
 from kit.plan.run_paths import RunPaths
 from kit.runs import log_copy
 from running import SCRIPTS, TAG, bash, commands, environment, ready_nodes, stub, until
-from test_run_script import JOB_ID, NOWHERE, logs, run_dir, set_in_env, slurm
+from test_run_script import JOB_ID, NOWHERE, answered, logs, run_dir, set_in_env, slurm, time_from
 
 import event_lines
 
@@ -125,7 +125,7 @@ def test_a_cancelled_job_fails_although_its_program_ends_well(tmp_path: Path, ta
     assert process.wait(60) == 143
     # bash may first say "Terminated" of a task.
     assert "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit" in said(run)
-    assert commands(tag) == []
+    until(lambda: commands(tag) == [])
 
 
 @pytest.mark.parametrize("ends", ["exit 0", "exit 143"])
@@ -150,8 +150,8 @@ WAITS = f"trap 'exit 143' TERM\nexec 2>/dev/null\ntouch waits\n{WAIT}"
 def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_disks(at: str, tmp_path: Path, tag: str) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")
-    answers = WAITS if at == "asked" else f"{ready_nodes('local0', event='image_missing')}exit\n"
-    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{answers}fi\n', image=str(image), stage="sbcast")
+    told = WAITS if at == "asked" else f"{ready_nodes('local0', event='image_missing')}exit\n"
+    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{told}fi\n', image=str(image), stage="sbcast")
     stub(tmp_path / "bin", "sbcast", WAITS)
     process = begin(run, **{TAG: tag})
     until((run / "waits").exists, 60)
@@ -167,8 +167,9 @@ def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_
 def test_a_node_that_does_not_say_whether_it_has_the_image_is_named_in_time(tmp_path: Path, tag: str) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")
-    answers = ready_nodes("local0", event="image_missing")
-    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{answers}{WAITS}fi\n', image=str(image), stage="sbcast", ready_timeout_s=2)
+    told = ready_nodes("local0", event="image_missing")
+    run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{told}{WAITS}fi\n', image=str(image), stage="sbcast", ready_timeout_s=2)
+    time_from(answered(1), run / "lib/ready.sh")
     process = begin(run, **{TAG: tag})
     assert process.wait(60) == 1
     assert said(run) == [
@@ -237,20 +238,22 @@ def test_what_nodes_refuse_when_they_are_asked_for_the_image_is_the_reason(tmp_p
 
 def test_nodes_that_are_not_ready_in_time_are_ended(tmp_path: Path, tag: str) -> None:
     """Else Slurm would keep the whole job until its own time is up: the step's processes go on."""
-    run = job(tmp_path, f"trap 'touch ended; exit 143' TERM\n{WAIT}")
-    set_in_env(run, "KIT_READY_TIMEOUT_S", "5")
+    run = job(tmp_path, f"trap 'touch ended; exit 143' TERM\ntouch up\n{WAIT}")
+    set_in_env(run, "KIT_READY_TIMEOUT_S", "2")
+    time_from("[[ -e up ]]", run / "lib/ready.sh")
     process = begin(run, **{TAG: tag})
     assert process.wait(60) == 1
-    assert said(run)[0] == "kit: error: local0: not ready after 5 s: local0 local1"
+    assert said(run)[0] == "kit: error: local0: not ready after 2 s: local0 local1"
     until((run / "ended").exists)
     until(lambda: commands(tag) == [])
 
 
-def test_a_preparing_step_that_does_not_end_keeps_nobody_waiting_for_the_jobs_output(tmp_path: Path) -> None:
-    run = job(tmp_path, "trap '' TERM\nexec 2>/dev/null\nsleep 40\n")
+def test_a_preparing_step_that_does_not_end_keeps_nobody_waiting_for_the_jobs_output(tmp_path: Path, tag: str) -> None:
+    run = job(tmp_path, "trap '' TERM\ntouch up\nexec 2>/dev/null\nsleep 300\n")
     set_in_env(run, "KIT_READY_TIMEOUT_S", "1")
-    env = slurm(nodes=2, folders=(run.parent / "bin",))
-    done = subprocess.run(["bash", "run_script.sh"], cwd=run, env=env, capture_output=True, text=True, timeout=30)
+    time_from("[[ -e up ]]", run / "lib/ready.sh")
+    env = slurm(nodes=2, folders=(run.parent / "bin",), **{TAG: tag})
+    done = subprocess.run(["bash", "run_script.sh"], cwd=run, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "not ready after 1 s" in done.stderr
 
 
@@ -280,9 +283,10 @@ def test_a_rank_that_noted_no_end_ends_the_job_whatever_sruns_code_is(second: st
 
 def test_a_late_node_is_named_though_its_name_begins_as_that_of_one_which_is_ready(tmp_path: Path, tag: str) -> None:
     run = job(tmp_path, f"{ready_nodes(*(f'local{node}' for node in range(10)))}\n{WAIT}", nodes=11)
-    set_in_env(run, "KIT_READY_TIMEOUT_S", "5")
+    set_in_env(run, "KIT_READY_TIMEOUT_S", "2")
+    time_from(answered(10), run / "lib/ready.sh")
     assert begin(run, 11, **{TAG: tag}).wait(60) == 1
-    assert said(run)[0] == "kit: error: local0: not ready after 5 s: local10"
+    assert said(run)[0] == "kit: error: local0: not ready after 2 s: local10"
 
 
 def test_a_rank_that_was_told_to_stop_is_not_blamed(tmp_path: Path) -> None:
@@ -459,6 +463,7 @@ def test_where_slurm_does_not_answer_the_nodes_that_are_silent_are_named(before:
 )
 def test_of_the_silent_nodes_none_is_named_by_a_node_that_has_not_heard_itself(own: str, silent_s: tuple[int, ...], named: list[str]) -> None:
     heard = " ".join(f"[{number}]=$((SECONDS - {seconds}))" for number, seconds in enumerate(silent_s))
-    script = f'{FOR_A_NODE}KIT_BEAT_AT=({heard})\nsilent=\'\'\nbeat::name_silent "${{SECONDS}}"\necho "said: ${{silent}}"\n'
+    stands_still = "unset SECONDS\nSECONDS=1000\n"  # the clock, however slow this is
+    script = f'{FOR_A_NODE}{stands_still}KIT_BEAT_AT=({heard})\nsilent=\'\'\nbeat::name_silent "${{SECONDS}}"\necho "said: ${{silent}}"\n'
     done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), SLURMD_NODENAME=own))
     assert done.stdout.splitlines() == [*(f"node_lost node {node} state silent" for node in named), f"said: {'yes' if named else ''}"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from running import SCRIPTS, as_ordinary_user, bash, environment, stub
-from test_run_script import JOB_ID, logs, run_dir, slurm, start, wrap_nodes
+from test_run_script import JOB_ID, logs, patient_with_work, run_dir, slurm, start, wrap_nodes
 
 import event_lines
 
@@ -367,6 +367,7 @@ def test_where_nobody_is_to_blame_every_node_is_looked_at_again(tmp_path: Path) 
     site = program(tmp_path, LOOKS)
     stands_still = "((KIT_ATTEMPT == 2)) || exec sleep 60"
     run = run_dir(tmp_path, stands_still, nodes=2, max_restarts=1, health=site, bad_nodes=str(tmp_path / "bad"), stall_s=1, on_stall="end")
+    patient_with_work(run)
     assert start(run, env=slurm(nodes=2)).returncode == 0
     assert sorted((tmp_path / "looked").read_text().splitlines()) == ["local0 1", "local0 2", "local1 1", "local1 2"]
 
