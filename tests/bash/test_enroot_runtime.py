@@ -132,14 +132,19 @@ def test_a_container_is_created_once_by_32_concurrent_starts(node: Node) -> None
     assert node.containers() == {node.name(): FILES}
 
 
-def _kill_half_way(node: Node, start: subprocess.Popen[str], group: bool) -> None:
+def _kill_half_way(node: Node, group: bool, **variables: str) -> Path:
+    """Returns a file: whoever unpacks goes on when that is gone."""
+    held = node.folder / "held"
+    held.touch()
+    start = node.spawn(ENROOT_STUB_HELD=str(held), **variables)
     until(lambda: list(node.data.glob(".*/etc/environment")))
     (os.killpg if group else os.kill)(start.pid, signal.SIGKILL)
     start.wait()
+    return held
 
 
 def test_what_a_killed_start_left_is_never_used(node: Node, tag: str) -> None:
-    _kill_half_way(node, node.spawn(ENROOT_STUB_DELAY_S="0.3", **{TAG: tag}), group=True)
+    _kill_half_way(node, group=True, **{TAG: tag})
     until(lambda: not processes(tag))
     assert node.name() not in node.containers()
     assert node.containers() != {}, "it was killed too early or too late to show anything"
@@ -151,8 +156,9 @@ def test_what_a_killed_start_left_is_never_used(node: Node, tag: str) -> None:
 
 def test_a_start_waits_for_an_enroot_whose_own_start_was_killed(node: Node, tag: str) -> None:
     # The killed shell's enroot still unpacks into the folder under the temporary name, and holds the lock.
-    _kill_half_way(node, node.spawn(ENROOT_STUB_DELAY_S="0.3", **{TAG: tag}), group=False)
+    held = _kill_half_way(node, group=False, ENROOT_STUB_DELAY_S="0.3", **{TAG: tag})
     assert processes(tag), "enroot ended with the shell that started it"
+    held.unlink()
     done = node.start()
     assert not processes(tag), "two unpack into one folder"
     assert done.returncode == 0, done.stderr

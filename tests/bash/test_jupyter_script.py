@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from kit.base import assets
 from running import TAG, busybox, commands, environment, processes, stub
+from test_run_script import JOB_ID  # its port is of it
 
 SCRIPT = assets.script("jupyter.sh")
 LISTENS = """
@@ -35,7 +36,7 @@ def start(folder: Path, tag: str, **variables: str) -> subprocess.Popen[str]:
     (folder / "log").mkdir(exist_ok=True)
     (folder / "listens.py").write_text(LISTENS)
     stub(folder / "bin", "jupyter-lab", f'exec "{sys.executable}" "{folder}/listens.py" "$@"\n')
-    own = {"SLURM_JOB_ID": "7", "KIT_LOG_DIR": str(folder / "log"), "TMPDIR": str(folder), "STUB_END": str(folder / "end"), TAG: tag}
+    own = {"SLURM_JOB_ID": str(JOB_ID), "KIT_LOG_DIR": str(folder / "log"), "TMPDIR": str(folder), "STUB_END": str(folder / "end"), TAG: tag}
     env = environment(folder / "bin", **{**own, **variables})
     command = ["bash", "-c", SCRIPT, "jupyter.sh", "127.0.0.1", "ada@login"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

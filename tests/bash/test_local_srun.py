@@ -194,7 +194,8 @@ def test_a_request_to_end_that_comes_while_tasks_are_started_ends_them(tmp_path:
 
 
 def test_what_a_program_starts_when_it_is_asked_to_end_is_ended_too(tmp_path: Path, tag: str) -> None:
-    step = Step(tmp_path, tag, 1, "trap 'sleep 60 & echo saving' TERM; echo up; while :; do sleep 0.1; done", impatient(tmp_path))
+    task = "trap 'sleep 300 & echo saving; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    step = Step(tmp_path, tag, 1, task, patient_srun(tmp_path / "patient"))
     step.wait_for(local0="up")
     step.process.terminate()
     step.wait_for(local0="saving")

@@ -83,7 +83,7 @@ def test_a_pipe_where_the_program_writes_its_progress_holds_no_attempt(tmp_path:
     source "${KIT_RUN_DIR}/lib/preempt.sh"
     restart::place 1 0 ' stalled'
     """
-    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_LOG_DIR=str(tmp_path)), timeout_s=20)
+    done = bash(script, env=environment(KIT_RUN_DIR=str(SCRIPTS), KIT_LOG_DIR=str(tmp_path)))
     assert (done.stdout, done.stderr) == ("stalled stalled", "")
 
 
@@ -234,6 +234,7 @@ def test_near_its_time_limit_a_program_without_signals_is_requeued_when_its_chec
     until(lambda: logs(run)["rank0.out"] == "up\nended\n", 60)  # it was sent nothing
 
 
+UNTIL_GO = "until [[ -e go ]]; do sleep 0.1; done"
 COUNTS = (
     "trap 'asked=yes' USR1; asked=''; echo up; until [[ -n ${asked} || -e go ]]; do sleep 0.1; done; [[ -e go ]] || { echo 7 >\"${KIT_PROGRESS}\"; exit 75; }"
 )
@@ -303,7 +304,7 @@ def test_many_ranks_look_less_often_whether_a_checkpoint_is_wanted(nodes: int, s
         ("checkpoint\n", signal.SIGURG, 0, "all ranks ended well"),  # there is nothing to save
     ],
 )
-@pytest.mark.parametrize("lines", ["touch begun\nsleep 2", "(sleep 1; touch begun; sleep 2) &\nwait"])
+@pytest.mark.parametrize("lines", [f"touch begun\nbash -c '{UNTIL_GO}'", f"(sleep 1; touch begun; {UNTIL_GO}) &\nwait"], ids=["in a command", "in wait"])
 def test_what_is_asked_while_host_setup_runs_is_done_behind_it(lines: str, request_: str, number: int, code: int, said: str, tmp_path: Path) -> None:
     run = run_dir(tmp_path, "echo up", launcher="srun", on_preempt="checkpoint", host_setup=lines)
     requeue(tmp_path)
@@ -312,6 +313,7 @@ def test_what_is_asked_while_host_setup_runs_is_done_behind_it(lines: str, reque
     if request_:
         (run / f"log/{JOB_ID}/request").write_text(request_)
     process.send_signal(number)
+    (tmp_path / "go").touch()
     last = process.communicate(timeout=60)[1].splitlines()[-1]
     if "wait" in lines and code == AGAIN:
         said = said.replace("no rank has started", "the time limit is near")  # it ended the line
@@ -438,7 +440,7 @@ REFUSED = 'echo "Requested operation is presently disabled" >&2; exit 1'
         ([DONE, 'echo "Job is pending execution for job 1" >&2; exit 1'], [RUNS], AGAIN, True, False),
         ([DONE], ["exit 1", RUNS.replace("Restarts=0", "Restarts=1")], AGAIN, True, False),  # on other nodes it runs again: that is left alone
         ([REFUSED, REFUSED], [RUNS, RUNS], AGAIN, False, True),
-        (['(sleep 1; kill -TERM "$(<batch.pid)") & echo "Job/step already completing or completed" >&2; exit 1'], [RUNS, RUNS], AGAIN, False, False),
+        (['(sleep 0.3; kill -TERM "$(<batch.pid)") & echo "Job/step already completing or completed" >&2; exit 1'], [RUNS, RUNS], AGAIN, False, False),
     ],
     ids=["away", "just back", "answer lost", "already pending", "answer lost, and away", "refused", "cancelled"],
 )

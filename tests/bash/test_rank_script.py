@@ -219,4 +219,4 @@ def test_a_process_that_the_program_leaves_behind_does_not_hold_the_rank(tmp_pat
     """It would hold the rank for as long as it lives; the rank waits for two seconds, and goes."""
     process = start(tmp_path, "shell", "echo ${BASHPID}; exec setsid sleep 300 & exit 4", tag)
     assert process.wait(150) == 4
-    assert "sleep 300" in commands(tag)
+    until(lambda: "sleep 300" in commands(tag))

@@ -97,7 +97,7 @@ def test_a_server_ends_with_the_script_that_has_asked_it(tmp_path: Path, kit, mo
     done = kit("run", "job.yaml", "--output", "run")
     assert "answer 42" in done.stdout and "all ranks ended well" in done.stdout
     served = Path("/proc", (tmp_path / "served").read_text())
-    end = time.monotonic() + 20  # whoever inherits it may need a moment to see its end
+    end = time.monotonic() + 60  # whoever inherits it may need a moment to see its end
     while served.exists() and time.monotonic() < end:
         time.sleep(0.1)
     assert not served.exists()

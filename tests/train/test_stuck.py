@@ -77,7 +77,7 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hanging]:
             yield run
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(40)
+            process.wait(120)
 
 
 def test_every_rank_is_shown_where_it_hangs(hanging: Hanging) -> None:
