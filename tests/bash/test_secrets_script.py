@@ -169,7 +169,7 @@ def test_a_job_that_is_ended_asks_slurm_once_before_it_removes_them_and_tells_of
     job = started(run, tag, tmp_path / "bin")
     until((tmp_path / "up").exists, 60)
     os.killpg(job.pid, signal.SIGTERM)
-    assert job.wait(50) == 143
+    assert job.wait(120) == 143
     assert (run / "at-sinfo").read_text() == "../told\n"
     (noted,) = event_lines.read(run / f"log/{JOB_ID}", "stopped_by")
     assert noted["state"] == "COMPLETING"
