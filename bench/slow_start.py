@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import cluster
 import measure
 from first_start import (
+    AS_NEW,
     FORGET,
     HAND,
     NODES,
@@ -40,8 +41,9 @@ SLOW = "/slow"
 # No copy of the image either, nothing of it in memory, and no mount that worked before.
 NOTHING = (
     FORGET
+    + AS_NEW
     + r"""
-rm -f -- "$1"/* "${1%/*}/mounted"
+rm -f -- "$1"/*
 for image in /slow/*.s{qsh,if}; do
   dd if="${image}" of=/dev/null iflag=nocache count=0 status=none
 done

@@ -24,8 +24,8 @@ SKIPPED_IN_CI_TOO = re.compile(r"slurmctld, busy with|ray, busy with|the stub of
 
 ENGINE = "tests/cluster/engine/"
 
-# What comes first, in this order. The images of the cluster are made while the first four run. A file of four to six minutes must not be
-# the last to begin, and the files of bash/, which mostly wait, take turns with those of train/, which compute.
+# What comes first, in this order. The images of the cluster are made while the first four groups run. Files that take minutes begin early,
+# since nothing runs beside the last one. Those of bash/ mostly wait, and those of train/ compute, so they take turns.
 ORDER: tuple[str | tuple[str, ...], ...] = (
     "tests/unit",
     "tests/train/test_frameworks.py",

@@ -149,7 +149,7 @@ def test_the_tasks_that_did_not_end_well_start_again_together_and_know_their_poi
 
 
 STALLING = """\
-# One task of an array has the array's own number as its job's. The others outlive it.
+# The task whose job number is the array's own stands still. The other tasks end after it.
 if [[ "${SLURM_JOB_ID}" == "${SLURM_ARRAY_JOB_ID}" ]]; then exec sleep 300; fi
 for ((step = 0, left = 3; step < 300 && left > 0; step++)); do
   echo "step ${step}" && sleep 1

@@ -202,7 +202,7 @@ def test_hostile_names_of_folders_arguments_and_runs_arrive_unchanged(laptop: La
     assert said == "".join(f"<{word}>\n" for word in [*words, HOSTILE, work, len(login_node.SECRET)])
     # The value was there while the job ran, and is nowhere now; here it was while it was copied.
     for place in (laptop.home, laptop.cluster.shared):
-        # What ends over there removes files of its own meanwhile, of which grep says that they are gone.
+        # Programs that end on the cluster remove files during the search; grep then fails, so only its output counts.
         assert subprocess.run(["grep", "-rlF", login_node.SECRET, str(place)], stdout=subprocess.PIPE).stdout == b""
     assert laptop.there("cat", f"{work}/result of 0").strip() == work
 

@@ -26,6 +26,7 @@ import pytest
 from kit.base.errors import KitError
 from kit.registry import client, credentials, layers, oci, transport
 
+import real_registry
 from samples import tar
 
 MANIFEST, INDEX = client.MANIFESTS[0], client.INDEXES[0]
@@ -78,37 +79,8 @@ APP, PARTS = image(*BLOBS)  # the image that most tests read
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory):
     """The address of a docker-registry."""
-    if not shutil.which("docker-registry"):
-        pytest.skip("docker-registry is not installed")
-    folder = tmp_path_factory.mktemp("registry")
-    end_s = time.monotonic() + 60
-    while not (begun := begin(folder)):
-        assert time.monotonic() < end_s, (folder / "log").read_text()
-    address, process = begun
-    try:
+    with real_registry.serving(tmp_path_factory.mktemp("registry")) as address:
         yield address
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def begin(folder: Path) -> tuple[str, subprocess.Popen[bytes]] | None:
-    """A docker-registry that answers, and its address: a port that was free a moment ago. None where it has ended."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    (folder / "config.yml").write_text(
-        f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: '{address}'}}\n"
-    )
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
-    while process.poll() is None:
-        try:
-            urllib.request.urlopen(f"http://{address}/v2/", timeout=30).close()
-            return address, process
-        except OSError:
-            time.sleep(0.05)
-    return None
 
 
 def send(url: str, content: bytes, method: str, kind: str):
