@@ -32,6 +32,7 @@ BENCHMARKS = (
     "false_alarms",
     "compile_caches",
     "first_start",
+    "next_start",
     "slow_start",
 )
 

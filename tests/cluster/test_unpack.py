@@ -60,13 +60,20 @@ def said(place: Path, run: str, words: str) -> list[str]:
 BOTH = ["node1", "node2"]
 
 
+def tried(cluster: Cluster) -> dict[str, str]:
+    """When each node last tried a mount that worked."""
+    return cluster.on_all(lambda node: cluster.run(node, "find", "/tmp/kit-1000/mounted", "-printf", "%T@", check=False).stdout)
+
+
 def test_a_staged_image_is_mounted_until_a_node_has_it_unpacked(runtime: str, kit_cluster: Cluster, place: Path, tiny: Path) -> None:
     first = start(kit_cluster, place, tiny, runtime, "mounted")
     assert "kit: unpack auto: each node mounts its copy of the image if it can; its log says why if it cannot\n" in first.stderr
     assert ranks(place, "mounted") == ["up 0", "up 1"]
     assert (said(place, "mounted", "instead of unpacking it"), said(place, "mounted", "creating the container")) == (BOTH, [])
+    before = tried(kit_cluster)
     start(kit_cluster, place, tiny, runtime, "again")
     assert ranks(place, "again") == ["up 0", "up 1"], "what a start writes ends with it"
+    assert tried(kit_cluster) == before and all(before[node] for node in BOTH)
     start(kit_cluster, place, tiny, runtime, "unpacked", "--unpack", "yes")
     assert (said(place, "unpacked", "instead of unpacking it"), said(place, "unpacked", "creating the container")) == ([], BOTH)
     start(kit_cluster, place, tiny, runtime, "reused")

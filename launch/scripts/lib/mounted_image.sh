@@ -80,9 +80,10 @@ mounted_image::facts() {
   local -r check="$1"
   local -a tools variables=("${!ENROOT_@}")
   mapfile -t tools < <(command -v enroot squashfuse fuse-overlayfs)
-  printf '%s\n' "${check}" "${KIT_IMAGE}" "$(mounted_image::missing_fuse)"
+  printf '%s\n' "${check}" "${KIT_IMAGE}" "${KIT_FINGERPRINT:-}" "$(mounted_image::missing_fuse)"
   ((${#variables[@]} == 0)) || declare -p "${variables[@]}"
-  stat -Lc '%n %i %s %a %Y' -- "${KIT_IMAGE}" "${tools[@]}" /etc/enroot{,/*} 2>/dev/null || true
+  stat -Lc '%i %s %a' -- "${KIT_IMAGE}" # not its time: a node's copy has that of its last start
+  stat -Lc '%n %i %s %a %Y' -- "${tools[@]}" /etc/enroot{,/*} 2>/dev/null || true
   cat -- /proc/sys/{kernel/random/boot_id,user/max_{user,mnt}_namespaces,kernel/{unprivileged_userns_clone,apparmor_restrict_unprivileged_userns}} 2>/dev/null || true
 }
 

@@ -72,7 +72,7 @@ enroot::is_mounted() {
 runtime::prepare() {
   local name
   name="$(kept_container::name)"
-  enroot::choose_paths "${name}"
+  [[ "${KIT_UNPACK:-yes}" == no ]] || enroot::choose_paths "${name}" # which may have to ask enroot
   if enroot::is_mounted "${name}"; then
     enroot::set_paths
     ! mounted_image::settle : || return 0

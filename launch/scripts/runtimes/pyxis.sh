@@ -72,7 +72,8 @@ runtime::check() {
 runtime::prepare() {
   local name
   name="pyxis_$(pyxis::name)" # as Pyxis calls it
-  ENROOT_DATA_PATH="$(enroot::site_data_path)" || ENROOT_DATA_PATH=''
+  ENROOT_DATA_PATH=''
+  [[ "${KIT_UNPACK:-yes}" == no ]] || ENROOT_DATA_PATH="$(enroot::site_data_path)" || true
   if pyxis::is_mounted "${name}" && pyxis::settle; then return; fi
   ! pyxis::says container_scope job || return 0
   if [[ -n "${ENROOT_DATA_PATH}" ]]; then
