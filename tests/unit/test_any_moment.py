@@ -76,7 +76,7 @@ class Project:
     def start(self, name: str, *words: str, arguments: tuple[str, ...] = (), **variables: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "kit", *words, "--output", name, *(["--", *arguments] if arguments else [])],
-            env={**os.environ, "A": VALUE, TAG: f"<{name}>", **variables},
+            env={**os.environ, "A": VALUE, TAG: self.tag(name), **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -84,9 +84,12 @@ class Project:
             preexec_fn=listen,
         )
 
+    def tag(self, name: str) -> str:
+        return f"{self.root}<{name}>"
+
     def processes(self, name: str) -> list[int]:
         """All that a command has started and that still lives."""
-        word, found = f"{TAG}=<{name}>".encode(), []
+        word, found = f"{TAG}={self.tag(name)}".encode(), []
         for file in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
                 if word in file.read_bytes().split(b"\0"):
@@ -281,7 +284,7 @@ def forked(project: Project, words: tuple[str, ...], prepare: Callable[[], None]
             sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
             listen()
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.environ.update({"A": VALUE, TAG: "<run>"})
+            os.environ.update({"A": VALUE, TAG: project.tag("run")})
             sys.argv = ["kit", *words, "--output", "run"]
             prepare()
             try:
