@@ -143,7 +143,8 @@ def test_what_only_computes_is_given_three_times_as_long(tmp_path: Path) -> None
     assert done.returncode == 1
     (stalled,) = event_lines.read(tmp_path / f"run/log/{JOB_ID}", "stalled")
     assert stalled["quiet_s"] >= 3 * STALL_S and stalled["idle_s"] < 2 * STALL_S
-    assert "no rank has said or saved anything\n" in done.stderr
+    late = ", or worked" if stalled["idle_s"] >= STALL_S else ""  # a busy machine's beats come late
+    assert f"no rank has said or saved anything{late}\n" in done.stderr
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="not here: a kernel that tells how long processes wait for a CPU")
