@@ -109,6 +109,11 @@ def state(cluster: Cluster, number: int) -> str:
     return cluster.run("ctl", "squeue", "--noheader", "--format=%T", f"--jobs={number}", check=False).stdout.strip()
 
 
+def nodes(cluster: Cluster) -> str:
+    """Slurm's states of them: where the watching node was given up, too, nothing is left to ask for another start."""
+    return cluster.run("ctl", "sinfo", "--noheader", "--Node", "--format=%N %T %E", check=False).stdout
+
+
 @pytest.fixture
 def without_node1(kit_cluster: Cluster) -> Iterator[None]:
     yield
@@ -126,5 +131,5 @@ def test_a_job_whose_first_node_is_lost_goes_back_to_the_queue(kit_cluster: Clus
     until(lambda: log.exists() and "attempt 1" in read(log), 120, not_started(folder / "run"))
     until_watched(kit_cluster)
     control("kill-node", "node1")
-    until(lambda: state(kit_cluster, number) == "PENDING", 400, lambda: f"it does not go back: {state(kit_cluster, number)}")
+    until(lambda: state(kit_cluster, number) == "PENDING", 400, lambda: f"it does not go back: {state(kit_cluster, number)}, nodes: {nodes(kit_cluster)}")
     kit_cluster.run("ctl", "scancel", str(number), check=False)  # slurmctld may be too busy with the node to answer in time
