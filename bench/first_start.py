@@ -187,10 +187,10 @@ def measured(folder: str, runtime: str, rounds: int) -> Comparison:
     return Comparison(f"first start under {runtime}", DOES, values, goals=goals)
 
 
+SPAN = "from the start of the batch script to the end of the first all-reduce, 2 nodes x 1 rank"
 DOES = (
-    "from the start of the batch script to the end of the first all-reduce, 2 nodes x 1 rank; no"
-    " container on the nodes, the image's file on their disk and not in memory. Its next start: the"
-    " file in memory, which the node has mounted before."
+    f"{SPAN}; no container on the nodes, the image's file on their disk and not in memory. Its next"
+    " start: the file in memory, which the node has mounted before."
 )
 
 

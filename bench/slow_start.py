@@ -25,6 +25,7 @@ from first_start import (
     FORGET,
     HAND,
     NODES,
+    SPAN,
     after,
     folder_on_cluster,
     render,
@@ -100,9 +101,9 @@ def slow_server() -> Iterator[None]:
 
 
 DOES = (
-    "from the start of the batch script to the end of the first all-reduce, 2 nodes x 1 rank, with"
-    " the image behind a file server that takes 1 ms for each call and sends 100 MB/s to each node"
-    " (a FUSE file system of the benchmark); no container and no copy of the image on the nodes."
+    f"{SPAN}, with the image behind a file server that takes 1 ms for each call and sends 100 MB/s"
+    " to each node (a FUSE file system of the benchmark); no container and no copy of the image on"
+    " the nodes."
 )
 
 
