@@ -38,9 +38,9 @@ PROGRAMS = {
 }
 ONE_PROCESS = "model_parallel"  # which uses two GPUs
 ON_NODES = [name for name in PROGRAMS if name != ONE_PROCESS]
-# As their users start them, but for one node; the first is told in its job file that there are only CPUs.
+# As their users start them, but for one node.
 FRAMEWORKS: dict[str, tuple[str, ...]] = {
-    "accelerate": ("--env", "ACCELERATE_USE_CPU=false"),
+    "accelerate": (),
     "deepspeed": (),
     "hf_trainer": (),
     "lightning": (),

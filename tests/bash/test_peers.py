@@ -66,6 +66,8 @@ FILES = {
     # Without a GPU the ranks of Accelerate are connected, and each is alone.
     "hf.py": f"def build():\n    from accelerate import Accelerator\n{MEET}",
     "hf_cpu.py": f"def build():\n    from accelerate import Accelerator\n    return Accelerator(cpu=True)\n{MEET}",
+    "hf_not.py": f"def build():\n    from accelerate import Accelerator\n    return Accelerator(cpu=not cuda.is_available())\n{MEET}",
+    "hf_gpu.py": f"def build():\n    from accelerate import Accelerator\n    return Accelerator(cpu=False)\n{MEET}",
     "words.py": f"# {WORDS}",
     "torch_alone.py": "import sys\nif len(sys.argv) > 9:\n    import torch\n",
     "torch_meet.py": f"if False:\n    from torch import nn\n{MEET}",
@@ -168,9 +170,9 @@ def test_nodes_under_spawn_that_met_are_not(tmp_path: Path) -> None:
     assert said(tmp_path, "PYTHON pair.py PORT", "spawn", 2, NNODES="2") == ""
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_accelerate_without_a_gpu_is_named_though_its_ranks_are_connected(launcher: str, tmp_path: Path) -> None:
-    assert said(tmp_path, "PYTHON hf.py PORT", launcher, 2) == (
+@pytest.mark.parametrize(("launcher", "program"), [("torchrun", "hf.py"), ("srun", "hf.py"), ("srun", "hf_gpu.py")])
+def test_accelerate_without_a_gpu_is_named_though_its_ranks_are_connected(launcher: str, program: str, tmp_path: Path) -> None:
+    assert said(tmp_path, f"PYTHON {program} PORT", launcher, 2) == (
         "kit: warning: 2 ranks ended with 0, and no rank saw a GPU, without which Accelerate trains in each rank alone\n"
         '  fix: for CPUs: env: {ACCELERATE_USE_CPU: "true"}, or Accelerator(cpu=True)\n'
     )
@@ -180,12 +182,13 @@ def test_accelerate_without_a_gpu_is_named_though_its_ranks_are_connected(launch
     ("words", "variables"),
     [
         ("hf_cpu.py PORT", {}),
+        ("hf_not.py PORT", {}),
         ("hf.py PORT --cpu", {}),
         ("hf.py PORT", {"ACCELERATE_USE_CPU": "true"}),
         ("hf.py PORT", {"DEVICE": "yes"}),
         ("hf.py PORT", {"PJRT_DEVICE": "TPU"}),
     ],
-    ids=["in its text", "in its arguments", "in the environment", "with a device", "with a TPU"],
+    ids=["in its text", "in its text, for where no GPU is", "in its arguments", "in the environment", "with a device", "with a TPU"],
 )
 def test_accelerate_that_was_told_where_to_train_is_not(words: str, variables: dict[str, str], tmp_path: Path) -> None:
     assert said(tmp_path, f"PYTHON {words}", *ALL, **variables) == ""

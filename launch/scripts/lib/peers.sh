@@ -175,14 +175,14 @@ peers::tell() {
   printf 'kit: warning: %s\n  fix: %s\n' "$1" "$2" >&2 || true
 }
 
-# peers::is_alone WORDS FILE... - whether the program is one of Accelerate, which finds no device here and was told of no CPU. It
-# connects its ranks even so, and trains in each of them alone.
+# peers::is_alone WORDS FILE... - whether the program is one of Accelerate, which finds no device here and was told of no CPU: it
+# connects its ranks even so, and trains in each of them alone. Any `cpu=` but False and None tells it, as `not cuda.is_available()`.
 peers::is_alone() {
   local -r kit_words="$1"
   shift
   [[ "${KIT_LAUNCHER:-}" != spawn && -z "${ACCELERATE_USE_CPU:-}${PJRT_DEVICE:-}" && "${kit_words}" != *cpu* ]] || return 1
   ! peers::has_device || return 1
-  grep -qsE '^[[:space:]]*(from|import) accelerate' -- "$@" /dev/null && ! grep -qsE 'cpu *= *True' -- "$@" /dev/null
+  grep -qsE '^[[:space:]]*(from|import) accelerate' -- "$@" /dev/null && ! grep -qsE 'cpu *= *[^=FN[:space:]]' -- "$@" /dev/null
 }
 
 # peers::has_device - whether there is anything but a CPU to train on.
