@@ -56,7 +56,7 @@ def parse_args():
     )
     parser.add_argument(
         "--repeats",
-        type=int,
+        type=ranks.positive,
         metavar="N",
         help="repetitions of each size [as many as --seconds allow]",
     )
@@ -84,8 +84,6 @@ def parse_args():
         help="the results as JSON [bench.json in KIT_LOG_DIR]",
     )
     args = parser.parse_args()
-    if args.repeats is not None and args.repeats < 1:
-        parser.error("--repeats must be 1 or more")
     if args.output is None and "KIT_LOG_DIR" in os.environ:
         args.output = Path(os.environ["KIT_LOG_DIR"], "bench.json")
     return args

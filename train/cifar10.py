@@ -49,7 +49,7 @@ def parse_args():
     add = parser.add_argument
     add("--data", type=Path, default="data", help=f"the folder that holds {FOLDER}, or gets it")
     add("--epochs", type=int, default=30)
-    add("--batch-size", type=int, default=768, help="global: over all ranks together")
+    add("--batch-size", type=ranks.positive, default=768, help="global: over all ranks together")
     add("--lr", type=float, default=0.4, help="peak learning rate, for the global batch")
     add("--width", type=int, default=64, help="channels of the first stage; 8 suits a CPU")
     add("--limit-steps", type=int, help="end each epoch after so many steps, to try things out")

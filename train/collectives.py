@@ -53,7 +53,9 @@ def parse_args():
         metavar="BYTES",
         help="such as 512, 64K, 4M or 1G",
     )
-    parser.add_argument("--repeats", type=int, default=10, help="calls whose mean time counts")
+    parser.add_argument(
+        "--repeats", type=ranks.positive, default=10, help="calls whose mean time counts"
+    )
     parser.add_argument(
         "--warm-up",
         type=int,

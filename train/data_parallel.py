@@ -39,7 +39,7 @@ def parse_args():
     parser = argparse.ArgumentParser(description="DataParallel against DistributedDataParallel")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument(
-        "--batch-size", type=int, default=500, help="global: over all ranks together"
+        "--batch-size", type=ranks.positive, default=500, help="global: over all ranks together"
     )
     parser.add_argument(
         "--width",

@@ -43,13 +43,14 @@ except ImportError:
     )
 
 LENGTH, VALUES = 64, 256
+STEPS = "step-" + 8 * "[0-9]"  # and not a copy that somebody keeps beside them
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description="FSDP2 on a small transformer that reads bytes")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument(
-        "--batch-size", type=int, default=16, help="global: over all ranks together"
+        "--batch-size", type=ranks.positive, default=16, help="global: over all ranks together"
     )
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument(
@@ -69,7 +70,11 @@ def parse_args():
         help="go on from the newest checkpoint in there, and write more",
     )
     parser.add_argument(
-        "--save-every", type=int, default=100, metavar="STEPS", help="and after the last step"
+        "--save-every",
+        type=ranks.positive,
+        default=100,
+        metavar="STEPS",
+        help="and after the last step",
     )
     args = parser.parse_args()
     if args.width % 16:
@@ -168,7 +173,7 @@ def memory(model):
 
 def newest(folder):
     """Returns the newest complete checkpoint, or None. The file .metadata is written last, so without it there is none."""
-    return max((file.parent for file in folder.glob("step-*/.metadata")), default=None)
+    return max((file.parent for file in folder.glob(f"{STEPS}/.metadata")), default=None)
 
 
 def settings(args):
@@ -191,10 +196,10 @@ def save(args, step, model, optimizer, me):
         checkpoint_id=target,
     )
     if me.rank == 0:
-        for old in set(args.checkpoint.glob("step-" + 8 * "[0-9]")) - {
-            target
-        }:  # only now, when the new one is complete
-            shutil.rmtree(old)
+        # Only now, when the new one is complete, and none that another program has saved there.
+        for old in set(args.checkpoint.glob(STEPS)) - {target}:
+            if {file.suffix for file in old.iterdir()} <= {".distcp", ".tmp", ""}:
+                shutil.rmtree(old)
 
 
 def restore(args, model, optimizer, me):

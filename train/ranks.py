@@ -269,10 +269,17 @@ def _place(env, launcher, rank, world, local_rank, local_world, node, step=True)
         env.get("SLURM_STEP_ID") if step else None,
         env.get("PMIX_NAMESPACE"),
     ]
-    if launcher == "spawn" and not env.get("SLURM_JOB_ID"):
-        common = [os.getppid()]  # who spawned them
+    if launcher == "spawn" and world == local_world:
+        common.append(os.getppid())  # who spawned them
     port = int(env.get("MASTER_PORT") or FIRST_PORT + zlib.crc32(repr(common).encode()) % PORTS)
     return Place(launcher, rank, world, local_rank, local_world, node, hosts, (address, port))
+
+
+def positive(text):
+    """For argparse: a whole number from 1 on."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def main():

@@ -272,7 +272,7 @@ def steps(start_loaded, framework: str, folder: Path, asked_at: int = 0, ranks: 
     (folder / "asked.py").write_text(ASKED)
     words = ["--batch-size", "512", "--epochs", "2", "--save-every", save_every, "--checkpoints", folder / "checkpoints"]
     # DeepSpeed's program wants to be told even that it is alone.
-    told = {"ranks": ranks, "env": {"ACCELERATE_USE_CPU": "true"}} if ranks > 1 or framework == "deepspeed" else {}
+    told = {"ranks": ranks} if ranks > 1 or framework == "deepspeed" else {}
     done = start_loaded(folder / "asked.py", asked_at, FOLDER / framework / "train.py", *words, **told).finish(timeout_s=300)
     assert done.lines("ended with") == [f"ended with {75 if asked_at else 0}"] * ranks, done.stdout + done.stderr
     return done.lines("step ")
@@ -280,6 +280,7 @@ def steps(start_loaded, framework: str, folder: Path, asked_at: int = 0, ranks: 
 
 # Ray's workers are other processes than the one that is asked.
 ASKABLE = [pytest.param(name, marks=[HEAVY] if name == "deepspeed" else []) for name in FRAMEWORKS if name != "ray"]
+IN_FOLDERS = [case for case in ASKABLE if case.values[0] != "lightning"]  # a checkpoint of it is one file
 
 
 @pytest.mark.parametrize("framework", ASKABLE)
@@ -287,6 +288,17 @@ def test_a_program_goes_on_from_the_end_of_an_epoch_too(framework: str, start_lo
     whole = steps(start_loaded, framework, tmp_path_factory.mktemp("undisturbed"))
     end = len(whole) // 2  # of the first of two epochs
     assert [step for asked_at in (end, end + 2, 0) for step in steps(start_loaded, framework, tmp_path, asked_at)] == whole
+
+
+@pytest.mark.parametrize("framework", IN_FOLDERS)
+def test_a_copy_of_a_checkpoint_that_somebody_keeps_beside_it_stays_and_counts_for_nothing(framework: str, start_loaded, tmp_path: Path) -> None:
+    before = steps(start_loaded, framework, tmp_path, asked_at=2)
+    (checkpoint,) = (path for path in (tmp_path / "checkpoints").iterdir() if path.name != "latest")
+    kept = checkpoint.with_name(f"{checkpoint.name}-best")
+    shutil.copytree(checkpoint, kept)
+    after = steps(start_loaded, framework, tmp_path)
+    assert int(after[0].split()[1]) == int(before[-1].split()[1]) + 1
+    assert kept.exists()
 
 
 @pytest.mark.parametrize("framework", ASKABLE)
@@ -301,6 +313,7 @@ def test_all_ranks_stop_when_one_is_asked_and_go_on_as_if_none_had_where_one_fin
     framework: str, start_loaded, tmp_path: Path, tmp_path_factory
 ) -> None:
     whole = steps(start_loaded, framework, tmp_path_factory.mktemp("undisturbed"), ranks=2)
+    assert framework != "accelerate" or len(whole) == 2 * 4096 / 512 / 2  # each rank has half of the batches: none trains alone
     stopped = steps(start_loaded, framework, tmp_path, asked_at=2, ranks=2)
     assert len(stopped) < len(whole) and stopped + steps(start_loaded, framework, tmp_path, ranks=2) == whole
 

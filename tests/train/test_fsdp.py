@@ -96,9 +96,13 @@ def test_more_ranks_go_on_from_a_checkpoint_and_ignore_an_unfinished_one(start, 
 
 def test_one_rank_goes_on_from_the_shards_of_four_and_may_compute_activations_again(start, one_process, two_nodes, copy):
     folder = copy(ranks=4)
+    shutil.copytree(folder / "step-00000004", folder / "step-00000004-best")  # somebody keeps it
+    (folder / "step-00000005").mkdir()
+    (folder / "step-00000005/model.safetensors").touch()  # another program's
     fewer = start(SCRIPT, *BATCH, "--steps", STEPS, "--checkpoint", folder, "--recompute").finish(timeout_s=200).check()
     assert fewer.lines("going on") == [f"going on after step 4, from {folder / 'step-00000004'}"]
     equals(fewer, one_process, range(5, STEPS + 1))
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000004-best", "step-00000005", "step-00000008"]
 
 
 def test_a_run_of_which_a_rank_is_killed_goes_on_from_the_checkpoint_before(start, one_process, tmp_path):

@@ -46,6 +46,23 @@ def test_spawns_children_count_on_from_their_node():
     assert (alone.rank, alone.world, alone.master[0]) == (1, 2, "127.0.0.1")
 
 
+def test_programs_that_spawn_on_one_node_of_a_job_have_each_a_port_of_its_own(monkeypatch):
+    def port(parent, nodes):
+        monkeypatch.setattr(ranks.os, "getppid", lambda: parent)
+        env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "NNODES": str(nodes), "NODE_RANK": "0"}
+        return ranks.spawned(0, processes=2, env=env).master[1]
+
+    assert port(100, nodes=1) == port(100, nodes=1) != port(200, nodes=1)
+    assert port(100, nodes=2) == port(200, nodes=2)  # each node has another parent
+
+
+def test_a_number_that_has_to_be_positive_is():
+    assert ranks.positive("3") == 3
+    for text in ("0", "-1", "x"):
+        with pytest.raises(ValueError):
+            ranks.positive(text)
+
+
 def test_the_master_is_slurms_first_node_and_all_tasks_of_a_step_have_its_port_alone():
     first, other = (ranks.find({**TASK, "SLURM_STEP_ID": step}) for step in ("0", "1"))
     assert first.master[0] == "node1" and first.hosts == ("node1", "node2")

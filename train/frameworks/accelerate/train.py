@@ -26,6 +26,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 GO_ON = 75  # the exit code that asks to be started again
+STEPS = "step-" + 8 * "[0-9]"  # and not a copy that somebody keeps beside them
 
 
 def parse_args():
@@ -58,7 +59,7 @@ def save(accelerator, folder, step):
         return
     # Renamed when all have written: whoever looks for the newest checkpoint never finds half of one.
     (folder / "part").rename(folder / f"step-{step:08d}")
-    for old in sorted(folder.glob("step-*"))[:-2]:
+    for old in sorted(folder.glob(STEPS))[:-2]:
         shutil.rmtree(old)
     if "KIT_PROGRESS" in os.environ:
         Path(os.environ["KIT_PROGRESS"]).write_text(f"step {step}\n")
@@ -67,7 +68,7 @@ def save(accelerator, folder, step):
 def restore(accelerator, folder):
     """Returns the number of steps done: 0 without a checkpoint."""
     # Rank 0 decides: a network file system may show a new folder late to some.
-    (newest,) = broadcast_object_list([max(folder.glob("step-*"), default=None)])
+    (newest,) = broadcast_object_list([max(folder.glob(STEPS), default=None)])
     if newest is None:
         return 0
     accelerator.load_state(newest)
@@ -88,7 +89,9 @@ def leave(accelerator, code):
 def main():
     args = parse_args()
     # Shuffled by a seed and the epoch: a run that goes on sees the batches that it has not seen.
-    accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
+    seedable = DataLoaderConfiguration(use_seedable_sampler=True)
+    # Where there is no GPU, its ranks train each for itself unless it is told so.
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), dataloader_config=seedable)
     asked = []
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda number, frame: asked.append(number))

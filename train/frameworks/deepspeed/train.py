@@ -24,6 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 GO_ON = 75  # the exit code that asks to be started again
+STEPS = "step-" + 8 * "[0-9]"  # and not a copy that somebody keeps beside them
 
 
 def parse_args():
@@ -67,7 +68,7 @@ def save(engine, folder, step):
     (folder / "latest.part").write_text(tag)
     (folder / "latest.part").rename(folder / "latest")
     # Folders of later steps go first: they are halves that a kill left.
-    for old in sorted(folder.glob("step-*"), key=lambda old: (old.name <= tag, old.name))[:-2]:
+    for old in sorted(folder.glob(STEPS), key=lambda old: (old.name <= tag, old.name))[:-2]:
         shutil.rmtree(old)
     if "KIT_PROGRESS" in os.environ:
         Path(os.environ["KIT_PROGRESS"]).write_text(f"step {step}\n")

@@ -60,7 +60,9 @@ class StopWhenAsked(TrainerCallback):
 def newest(folder):
     """Returns the newest complete checkpoint, or None. Rank 0 writes trainer_state.json last."""
     found = (file.parent for file in folder.glob("checkpoint-*/trainer_state.json"))
-    return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    # Not a copy that somebody keeps beside them.
+    steps = {int(path.name[11:]): path for path in found if path.name[11:].isdecimal()}
+    return steps[max(steps)] if steps else None
 
 
 def make_data(length=64):
