@@ -97,7 +97,7 @@ def main():
         sys.exit(
             f"model_parallel.py: one process uses both GPUs, but {me.world} were started\n  fix: nodes: 1 and processes_per_node: 1 in the job file"
         )
-    gpus = torch.cuda.device_count()
+    gpus = torch.cuda.device_count() if me.device.type == "cuda" else 0
     devices = (
         [torch.device("cuda", 0), torch.device("cuda", min(1, gpus - 1))]
         if gpus

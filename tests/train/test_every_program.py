@@ -68,7 +68,7 @@ def test_every_program_has_a_job_file_and_a_file_of_tests_that_runs_it() -> None
         assert path == module_of(f"test_{name}").SCRIPT
 
 
-@pytest.mark.parametrize("program", ["digits", "cifar10", "cifar10_original", "bandwidth"])
+@pytest.mark.parametrize("program", ["digits", "cifar10", "cifar10_original", "bandwidth", "model_parallel"])
 def test_a_program_trains_on_no_cpu_where_the_job_has_gpus(program: str, start, tmp_path: Path) -> None:
     """The others take their device from ranks.py, as bandwidth does; Horovod's program needs Horovod."""
     done = start(ROOT / f"train/{program}.py", env={"KIT_GPUS_PER_NODE": "1"}).finish(timeout_s=200)
