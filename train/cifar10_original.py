@@ -5,7 +5,7 @@ Train the ResNet-18 of cifar10.py as programs did before it: the baseline that i
     torchrun --nproc-per-node 2 train/cifar10_original.py --data data    two GPUs
     kit run train/cifar10_original.yaml -- --width 8 --limit-steps 5     a rehearsal on a CPU
 
-The network, the data and the batch are those of cifar10.py. What it does otherwise:
+The network (resnet.py), the data and the batch are those of cifar10.py. What it does otherwise:
 - every number is a float of 32 bits, every image a plane after another, and no step is compiled;
 - the processes of a DataLoader shift, mirror and normalize the images, one by one on the CPU;
 - SGD without Nesterov, at a rate that falls to a tenth after half of the epochs, and again after three quarters;
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from resnet import resnet18
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -102,50 +102,6 @@ class Cifar10(Dataset):
         )
 
 
-class BasicBlock(nn.Module):
-    def __init__(self, channels_in, channels, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.downsample = None
-        if channels_in != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
-
-    def forward(self, x_NCHW):
-        shortcut_NCHW = x_NCHW if self.downsample is None else self.downsample(x_NCHW)
-        out_NCHW = F.relu(self.bn1(self.conv1(x_NCHW)))
-        return F.relu(self.bn2(self.conv2(out_NCHW)) + shortcut_NCHW)
-
-
-class ResNet18(nn.Module):
-    """For 32x32 pixels: a 3x3 stem of stride 1, and no max pool."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = nn.Sequential(BasicBlock(width, width, 1), BasicBlock(width, width, 1))
-        self.layer2 = nn.Sequential(
-            BasicBlock(width, 2 * width, 2), BasicBlock(2 * width, 2 * width, 1)
-        )
-        self.layer3 = nn.Sequential(
-            BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1)
-        )
-        self.layer4 = nn.Sequential(
-            BasicBlock(4 * width, 8 * width, 2), BasicBlock(8 * width, 8 * width, 1)
-        )
-        self.fc = nn.Linear(8 * width, 10)
-
-    def forward(self, x_NCHW):
-        x_NCHW = F.relu(self.bn1(self.conv1(x_NCHW)))
-        x_NCHW = self.layer4(self.layer3(self.layer2(self.layer1(x_NCHW))))
-        return self.fc(F.adaptive_avg_pool2d(x_NCHW, 1).flatten(1))
-
-
 def train_epoch(model, optimizer, loader, device, limit_steps):
     """Returns (steps, mean loss, share recognised), of this rank's images."""
     model.train()
@@ -203,7 +159,7 @@ def main():
     )
     test_loader = DataLoader(test, 500, **shared)
 
-    net = ResNet18(args.width).to(device)
+    net = resnet18(args.width).to(device)
     model = DDP(net, device_ids=[local] if GPU else None) if world > 1 else net
     optimizer = torch.optim.SGD(net.parameters(), args.lr, momentum=0.9, weight_decay=5e-4)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(
