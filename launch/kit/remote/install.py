@@ -29,7 +29,7 @@ from kit.remote.ssh import ANSWER_S, Host
 # As pyproject.toml puts them into a wheel.
 ASSETS = ("containers", "Dockerfile", "env", "launch/scripts", "train")
 _LEFT_OUT = {"__pycache__", "_assets"}
-_OF_A_CHECKOUT = {"runs", "images"}  # what was tried out in it
+_OF_A_CHECKOUT = {"runs", "images", "data", "checkpoints"}  # what was tried out in it
 # Python runs a folder that has the first: a job would inherit a variable in its place.
 _PROGRAMS = {
     "__main__.py": "from kit.cli import main\n\nmain()\n",
@@ -221,7 +221,9 @@ def _below(place: Path, but: Collection[str] = ()) -> list[tuple[str, Path]]:
         folders[:] = sorted(set(folders) - _LEFT_OUT - set(but))
         for name in sorted(names):
             found.append((os.path.relpath(os.path.join(folder, name), place), Path(folder, name)))
-    return [(name, path) for name, path in found if path.suffix not in (".so", ".pyd", ".pyc")]
+    return [
+        (name, path) for name, path in found if path.suffix not in (".so", ".pyd", ".pyc", ".pt")
+    ]
 
 
 def packages() -> dict[str, Path]:
