@@ -6,7 +6,7 @@ it.
     make bench-check      measure, write nothing, and fail where a ratio is worse than the kept one
                           beyond its tolerance
 
-Wants a quiet machine, and two hours. What cannot be measured here is said, and keeps its
+Wants a quiet machine, and five hours. What cannot be measured here is said, and keeps its
 earlier figures and their date.
 """
 

@@ -220,11 +220,10 @@ kit submit program.py -j 3x1 --runtime apptainer --image "$2" --stall-timeout "$
 """
 
 
-def of_node(fault: Fault, shared: str) -> Kept:
+def of_node(fault: Fault, shared: str, folder: Path) -> Kept:
     """A job of the cluster that loses a node."""
     inside = f"{shared}/{fault.number}"
     cluster.bash("ctl", SUBMIT, inside, cluster.IMAGES["apptainer"], f"{STALL_S}s")
-    folder = cluster.shared() / Path(shared).name / str(fault.number)
     job = str(json.loads((folder / "run/run.json").read_text())["job_id"])
     logs = folder / f"run/log/{job}"
     begun = until(lambda: len([r for r in steps(logs).values() if r]) == len(cluster.NODES), 900)
@@ -245,7 +244,11 @@ def of_node(fault: Fault, shared: str) -> Kept:
 
 
 def tried(fault: Fault, folder: Path, shared: str) -> Kept:
-    found = of_node(fault, shared) if fault.kind == LOST else of_rank(fault, folder)
+    if fault.kind == LOST:
+        folder = cluster.shared() / Path(shared).name / str(fault.number)
+        found = of_node(fault, shared, folder)
+    else:
+        found = of_rank(fault, folder)
     wrong = found.wrong()
     how = f"{fault.kind}: {fault.how}, {fault.launcher}"
     print(

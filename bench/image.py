@@ -302,7 +302,7 @@ def made(at: Place, side: str) -> Path:
 
 def making(at: Place, image: str, rounds: int) -> Iterator[Comparison]:
     whole = int(docker("image", "inspect", "--format", "{{.Size}}", image)) / MB
-    label = f"{image.partition(':')[0].rpartition('/')[2]}, {whole:.0f} MB"
+    label = image.partition(":")[0].rpartition("/")[2]
     with with_command(image) as tag:
         docker("save", "--output", str(at.work / "image.tar"), tag)
         sides = [side for side in COMMANDS if side != ENROOT or at.real_enroot]

@@ -2,7 +2,7 @@
 """How long the command line takes: whole processes, from their start to their end, beside the bare
 interpreter and what peers have.
 
-    python bench/startup.py [--rounds 15] [--check]
+    python bench/startup.py [--rounds 11] [--check]
 
 bare python is `python -c pass` of the environment that kit is in: what no Python program goes
 below. Each peer is in a virtual environment of its own, of the same Python, without torch:

@@ -32,7 +32,7 @@ SENTENCES = f"""\
 - A warm start on three nodes took {{least_start:.2f}} to {{most_start:.2f}} times as long as by \
 a hand-written script, over four runtimes (n={{starts}}; the runs of one side differ as much).
 - A job on 64 nodes ended after {{many:.1f}} s; a plain `srun` instead took {{many_by_srun:.1f}} s.
-- kit made a file of a 1.8 GB image in {{image:.0f}} s; `enroot import` took \
+- kit made a file of a {{image_gb:.1f}} GB image in {{image:.0f}} s; `enroot import` took \
 {{image_by_enroot:.0f}} s and `apptainer build` {{image_by_apptainer:.0f}} s, each with its \
 default compression. Piping `docker export` into `mksquashfs` by hand is faster: kit takes \
 {{image_by_pipe:.2f}} times as long.
@@ -40,7 +40,7 @@ default compression. Piping `docker export` into `mksquashfs` by hand is faster:
 outside.
 - A dry run takes {{dry_run:.1f}} s. `kit why` reads made-up logs of 8,000 ranks in {{why:.1f}} s.
 
-All measured on one machine with two cores and no GPU: \
+All measured on machines with two cores and no GPU: \
 [spreads, versions, missed goals](bench/RESULTS.md).
 {END}"""
 
@@ -153,7 +153,7 @@ def sentences() -> str:
     """Return what the README says of speed: what a user wants to know first, good or bad."""
     starts = [ratio("launch", f"launch under {name}, warm", "by hand") for name in RUNTIMES]
     epochs = [ratio("training", f"an epoch of cifar10 inside {name}", "outside") for name in INSIDE]
-    image = "make one file (train, 1762 MB)"
+    image = "make one file (train)"
     many = "64 nodes, one rank each: from sbatch to the end"
     return SENTENCES.format(
         least_start=min(starts),
@@ -161,6 +161,7 @@ def sentences() -> str:
         starts=load("launch")[0]["rounds"],
         many=of("nodes", many),
         many_by_srun=of("nodes", many, "plain srun"),
+        image_gb=of("image", "extra disk at its peak (train)", "the image's files") / 1000,
         image=of("image", image),
         image_by_enroot=of("image", image, "enroot import"),
         image_by_apptainer=of("image", image, "apptainer build"),
