@@ -453,6 +453,21 @@ def test_what_a_killed_build_left_in_the_engine_is_removed_by_the_next_and_nothi
     assert engine.calls("rm") == ["rm --force --volumes 0 2 3"]
 
 
+def test_a_build_in_another_users_closed_home_is_none_that_has_ended(tmp_path: Path) -> None:
+    """One Docker serves them both."""
+    home, user = tmp_path / "home", os.geteuid()
+    (home / "images").mkdir(parents=True)
+    home.chmod(0)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        assert not store.is_abandoned(home / "images", "mine-0123456789abcdef")
+    finally:
+        os.seteuid(user)
+        home.chmod(0o700)
+    assert store.is_abandoned(home / "images", "mine-0123456789abcdef")
+
+
 def test_what_a_killed_build_left_goes_with_the_next_one_that_needs_no_engine(foreign: Path, engine: Engine, tmp_path: Path) -> None:
     killed = store.Place(Path("images").absolute(), "killed", 8 * "0123abcd")
     killed.folder.mkdir()

@@ -150,8 +150,11 @@ def _remove_unfinished(folder: Path, stem: str) -> bool:
 
 def is_abandoned(folder: Path, stem: str) -> bool:
     """Return whether a build that began on this machine has ended: it would hold its lock."""
-    if folder.is_dir() and not (folder / f".{stem}.lock").exists():
-        return True
+    try:
+        if folder.is_dir() and not (folder / f".{stem}.lock").exists():
+            return True
+    except OSError:  # in another user's closed home, nobody else can see whether it goes on
+        return False
     with _held(folder, stem) as found:
         return found
 
