@@ -26,6 +26,8 @@ from kit.images.engines.docker import Docker
 from kit.images.engines.enroot import Enroot
 from kit.images.sources import adopt
 from kit.registry import client, transport
+from kit.runs import history
+from kit.runs.history import Run
 from test_registry import digest, image, layer, plain, serving
 
 from far_side import install
@@ -1083,6 +1085,33 @@ def test_only_what_neither_a_build_nor_a_run_nor_a_job_needs_may_go(place: store
     }
     assert abs(time.time() - 2 * 86400 - users[str(ran)][str(tmp_path / "runs/one")]) < 600
     assert len((tmp_path / "slurm/calls").read_text().splitlines()) == 5
+
+
+SQUEUE_OF_TWO_CLUSTERS = """\
+of="${SLURM_CLUSTERS:-own}"
+for word; do [[ "${word}" != --clusters=* ]] || of="${word#*=}"; done
+[[ "${of}" != down ]] || { echo "squeue: error: slurmdbd does not answer" >&2; exit 1; }
+cat -- "FOLDER/${of}"
+"""
+
+
+@pytest.mark.parametrize("chosen", ["", "b"])
+def test_an_image_stays_whichever_cluster_its_job_waits_on(chosen: str, place: store.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell's SLURM_CLUSTERS may be the other one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURM_CLUSTERS", chosen)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    waiting = {"own": kept(place, "a", 30), "b": kept(place, "b", 30), "ended": kept(place, "c", 30)}
+    for name, image_ in waiting.items():
+        run_of(tmp_path / "elsewhere" / name, image_, 30)
+        cluster, state = ("down", "COMPLETED") if name == "ended" else (name, "")
+        history.add(Run("7", f"{tmp_path}/elsewhere/{name}", name, "1x1", 1.0, state=state, cluster=cluster, is_member=name != "own"))
+        (tmp_path / name).write_text(f"7|PENDING|N/A|0:00|1:00||Priority|{tmp_path}/elsewhere/{name}\n")
+    stub(tmp_path / "bin", "squeue", SQUEUE_OF_TWO_CLUSTERS.replace("FOLDER", str(tmp_path)))
+    assert [item.file for item in inventory.unused(place.folder, 7)] == [waiting["ended"]]
+    history.add(Run("8", f"{tmp_path}/elsewhere/ended", "x", "1x1", 1.0, cluster="down", is_member=True))
+    with pytest.raises(KitError, match="slurmdbd does not answer"):
+        inventory.unused(place.folder, 7)
 
 
 def test_images_of_others_stay_in_a_folder_that_several_share(place: store.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

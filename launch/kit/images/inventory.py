@@ -76,10 +76,25 @@ def unused(folder: Path, days: int) -> list[ImageFile]:
     """
     old_s = time.time() - days * DAY_S
     old = [item for item in kept(folder) if item.is_own and item.used_s < old_s]
-    queue = slurm.queue().values() if old and shutil.which("squeue") else ()
-    folders = {job.folder for jobs in queue for job in jobs if slurm.is_active(job.state)}
+    folders = _folders_of_jobs(old) if old and shutil.which("squeue") else set()
     needed = {file for run in folders for file in _files(RunPaths(run).record)}
     return [item for item in old if os.path.realpath(item.file) not in needed]
+
+
+def _folders_of_jobs(images: list[ImageFile]) -> set[str]:
+    """Return the folders of this user's jobs, on each cluster where one may need the images.
+
+    Raise KitError if one of the clusters does not answer.
+    """
+    users = {folder for image in images for folder in image.runs}
+    runs = history.runs(lambda run: run.folder in users and not (run.state or run.is_lost))
+    clusters = {"", os.environ.get("SLURM_CLUSTERS", ""), *(run.asked_of for run in runs)}
+    found = set()
+    for cluster in clusters:
+        with slurm.at(cluster):
+            queue = slurm.queue().values()
+        found |= {job.folder for jobs in queue for job in jobs if slurm.is_active(job.state)}
+    return found
 
 
 def remove(item: ImageFile) -> None:
