@@ -455,7 +455,7 @@ def test_on_nodes_it_runs_as_a_job_of_the_clusters_partition_and_leaves_files_he
     def on_nodes(nodes: str, command: list[str], options: dict[str, str], within_s: float) -> str:
         assert within_s > 660  # a minute until it starts, and the job's limit
         calls.append((nodes, command[4:], options))
-        return "node2\t2097152\t9\t/local/a b\nnode1\t5\t8\t/local/c\n"
+        return "Welcome to node2\nnode2\t2097152\t9\t/local/a b\nnode1\t5\t8\t/local/c\n\tof a site's TaskProlog\n"
 
     monkeypatch.setattr(image_gc.slurm, "on_nodes", on_nodes)
     for name, value in {"SBATCH_ACCOUNT": "proj", "SBATCH_PARTITION": "not the profile's"}.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import time
@@ -24,6 +25,8 @@ from kit.slurm import gpu_request, hostlist, sbatch_variables
 
 # For a job on nodes: its limit of ten minutes, and Slurm's time to start and to end it.
 PATIENCE_S = 720.0
+# A line of collect.sh: node, KiB, days, path. A site's TaskProlog may print others.
+_LISTED = re.compile(r"^([^\t\n]+)\t(\d+)\t(\d+)\t(/.*)$", re.MULTILINE)
 
 
 class Leftover(NamedTuple):
@@ -77,7 +80,7 @@ def find(folder: Path, nodes: Optional[str], cluster: Optional[str], days: int) 
     scratch = site.scratch or "/tmp"  # noqa: S108 - where run_script.sh makes its folder
     of_site = {name: str(item.value) for name, item in site.slurm.items()}
     search = Search(folder, nodes, days, scratch, sbatch_variables.places(of_site))
-    lines = [line.split("\t", 3) for line in _run(search, "list").splitlines()]
+    lines = _LISTED.findall(_run(search, "list"))
     containers = [Leftover(node, int(size), int(idle), path) for node, size, idle, path in lines]
     if nodes:
         return Leftovers(search, containers, [], [], [])
