@@ -660,23 +660,35 @@ def test_a_definition_may_copy_the_folder_of_the_file_that_it_is_built_on(place:
 
 def test_the_record_hides_secrets_behind_the_dashes_which_still_decide_the_name(engine: Engine) -> None:
     for value in ("x", "y"):
-        make(build.BuildRequest(options=BuilderOptions(words=("--build-arg", f"MY_PASSWORD={value}", f"--build-arg=API_KEY={value}", "--label=size=9"))))
+        make(build.BuildRequest(options=BuilderOptions(words=("--label", f"MY_PASSWORD={value}", f"--label=API_KEY={value}", "--label=size=9"))))
     records = [json.loads(file.with_suffix(".json").read_text()) for file in Path("images").glob("*.sqsh")]
-    shown = ["--build-arg", "MY_PASSWORD=(hidden)", "--build-arg=API_KEY=(hidden)", "--label=size=9"]
+    shown = ["--label", "MY_PASSWORD=(hidden)", "--label=API_KEY=(hidden)", "--label=size=9"]
     assert [record["options"] for record in records] == [shown, shown]
+
+
+def test_an_argument_that_only_buildkit_reads_is_part_of_the_name_as_any_other(engine: Engine, monkeypatch: pytest.MonkeyPatch, kit) -> None:
+    for value in ("1", "2", "1"):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", value)
+        kit("build", "--build-arg", "SOURCE_DATE_EPOCH", "--build-arg", "BUILDKIT_INLINE_CACHE=1", cwd=Path.cwd())
+    assert [line for line in (engine.folder / "arguments").read_text().splitlines() if "EPOCH" in line] == [
+        "argument SOURCE_DATE_EPOCH=1",
+        "argument SOURCE_DATE_EPOCH=2",
+    ]
+    with pytest.raises(UsageError, match=r"has no argument OTHER\n  fix: it has: API_TOKEN, SIZE; if its base takes this one, add a line: ARG OTHER$"):
+        make(build.BuildRequest(arguments={"OTHER": "1"}))
 
 
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
         (build.BuildRequest(arguments={"API_TOKEN": "hf" + "_" + 34 * "a"}), "--build-arg: the value of API_TOKEN looks like a Hugging Face token"),
-        (
-            build.BuildRequest(options=BuilderOptions(words=("--build-arg", "HF_TOKEN=hf" + "_" + 34 * "a"))),
-            "--build-arg: the value of HF_TOKEN looks like a Hugging Face token",
-        ),
-        (
-            build.BuildRequest(options=BuilderOptions(words=("--build-arg=WANDB_KEY=" + 40 * "a",))),
-            "--build-arg: the value of WANDB_KEY looks like a key",
+        (build.BuildRequest(arguments={"WANDB_KEY": 40 * "a"}), "--build-arg: the value of WANDB_KEY looks like a key"),
+        *(
+            (
+                build.BuildRequest(options=BuilderOptions(words=words)),
+                f"--: {words[0].partition('=')[0]} here would hide an argument, which may name the base\n  fix: write it before the --: kit build ",
+            )
+            for words in (("--build-arg", "SIZE"), ("--build-arg=SIZE=1",), ("--build-arg-file", "values"))
         ),
         (build.BuildRequest(options=BuilderOptions(words=("--label", "t=hf" + "_" + 34 * "a"))), "--: one of these words looks like a Hugging Face token"),
         (build.BuildRequest(options=BuilderOptions(("src=value",))), "--secret: this is not a build secret"),

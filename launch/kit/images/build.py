@@ -82,7 +82,7 @@ def _refuse_conflicts(request: BuildRequest, is_image: bool) -> None:
 
 def _refuse_tokens(request: BuildRequest) -> None:
     """Raise UsageError for what looks like a token: an image's history shows its arguments."""
-    for name, value in {**request.arguments, **request.options.build_args()}.items():
+    for name, value in request.arguments.items():
         if kind := redact.kind(value, name):
             raise UsageError(
                 f"the value of {name} looks like {kind}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,12 @@ from kit.base import redact
 from kit.base.errors import UsageError
 from kit.config import image_files
 
-BUILD_ARG = "--build-arg"  # an option of Docker and Podman
-# Others of theirs, with which kit would record another image, find none, or miss what has changed.
+BUILD_ARG = "--build-arg"
+# Options of Docker and Podman with which kit would record another image, find none, or miss what
+# has changed.
 REFUSED = ("--build-context", "--file", "-f", "--iidfile", "--output", "-o", "--push")
+# The beginning of --label=NAME=VALUE, and of NAME=VALUE, which may follow --label.
+PAIR = re.compile(r"(?:--[a-z-]+=)?([A-Za-z_]\w*)=")
 
 
 class BuilderOptions(NamedTuple):
@@ -35,6 +39,10 @@ class BuilderOptions(NamedTuple):
         for word in self.words:
             # -fFILE is -f FILE
             option = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if option.startswith(BUILD_ARG):
+                problem = f"{option} here would hide an argument, which may name the base"
+                fix = f"write it before the --: kit build {BUILD_ARG} NAME=VALUE"
+                raise UsageError(problem, fix, where="--")
             if option in REFUSED:
                 fix = (
                     "leave it out (kit build FILE names a recipe); or build with the engine "
@@ -66,13 +74,6 @@ class BuilderOptions(NamedTuple):
             fix = "write linux/amd64, linux/arm64"
             raise UsageError(f"'{self.platform}' is no platform of Linux", fix, where="--platform")
         return name
-
-    def build_args(self) -> dict[str, str]:
-        """Return the values of the --build-arg that are handed to the engine as they are."""
-        pairs = zip(("", *self.words), self.words)
-        behind = [word for option, word in pairs if option == BUILD_ARG]
-        joined = [word.partition("=")[2] for word in self.words if word.startswith(f"{BUILD_ARG}=")]
-        return arguments([*behind, *joined])
 
     def shown(self) -> BuilderOptions:
         """Return them without the values of variables whose names sound like secrets."""
@@ -117,10 +118,8 @@ def arguments(items: Iterable[str]) -> dict[str, str]:
 
 
 def _shown(word: str) -> str:
-    option = f"{BUILD_ARG}=" if word.startswith(f"{BUILD_ARG}=") else ""
-    name, equals, _ = word[len(option) :].partition("=")
-    is_secret = equals and name.isidentifier() and redact.is_secret(name)
-    return f"{option}{name}=(hidden)" if is_secret else word
+    found = PAIR.match(word)
+    return f"{found[0]}(hidden)" if found and redact.is_secret(found[1]) else word
 
 
 def _parts(secret: str) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Callable, NamedTuple, Optional, Union
 
 from kit.base.errors import Problems
 from kit.images import dockerfile_words, recipe_files, recipe_formats
-from kit.images.recipe import PROXIES, Recipe
-from kit.images.recipe_formats import HEREDOC, Instruction
+from kit.images.recipe import Recipe
+from kit.images.recipe_formats import HEREDOC, PROXIES, Instruction
 from kit.registry.oci import Config
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

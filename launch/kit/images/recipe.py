@@ -27,8 +27,6 @@ LOCK = "image.lock"  # the bases' digests: bases.py
 LEFT_OUT = (".git", "runs", LOCK)
 JUDGED = "KIT_KEYS_ARE_TRACKED"  # set on a login node: git was asked before the files went there
 REQUIREMENTS = "containers/install/project.txt"  # install.sh looks there for the project's own
-# Arguments that every Dockerfile has.
-PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
 KINDS = (
     "a recipe is UTF-8 text (a Dockerfile has a FROM); images are FILE.tar, not compressed "
     "(gunzip, zstd -d), and FILE.sqsh; a job runs a FILE.sif as it is: `image: FILE.sif`"
@@ -265,8 +263,10 @@ def load(file: Path, folder: Path, name: str, request: BuildRequest) -> Recipe:
         base = arguments.get("CPU_BASE_IMAGE", parts.arguments["CPU_BASE_IMAGE"])
         arguments.setdefault("BASE_IMAGE", base)
     for word in arguments:
-        if word not in parts.declared and word.lower() not in PROXIES:
+        if not parts.takes(word):
             fix = f"it has: {', '.join(sorted(parts.declared)) or 'none'}"
+            if parts.is_dockerfile:
+                fix += f"; if its base takes this one, add a line: ARG {word}"
             raise UsageError(f"{file} has no argument {word}", fix, where="--build-arg")
     left_out = (*LEFT_OUT, os.path.relpath(request.folder.absolute(), folder))
     device, options = request.device, request.options

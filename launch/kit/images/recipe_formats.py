@@ -24,6 +24,10 @@ VARIABLE = re.compile(
 HEREDOC = re.compile(r"(?:^|\s)\d*<<(-?)[\"']?([A-Za-z_]\w*)[\"']?(?=\s|$)")
 FLAG = re.compile(r"""--(?:"[^"]*"|'[^']*'|[^\s"'])*""")
 QUOTED = re.compile(r"""(["']).*?\1""")
+# Arguments that a recipe need not declare: of every RUN, and of BuildKit itself.
+# https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
+PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+OF_BUILDKIT = ("BUILDKIT_", "SOURCE_DATE_EPOCH")
 DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)")
 
 
@@ -67,6 +71,11 @@ class Parts:
                 if self.arguments.setdefault(name, value) != value:
                     self.unsure.add(name)
                 self.arguments[name] = value
+
+    def takes(self, name: str) -> bool:
+        """Return whether a build may give an argument of this name."""
+        is_buildkits = self.is_dockerfile and name.startswith(OF_BUILDKIT)
+        return name in self.declared or name.lower() in PROXIES or is_buildkits
 
     def is_stage(self, name: str, line: int) -> bool:
         """Return whether a FROM in this line means an earlier stage. Case makes no difference."""

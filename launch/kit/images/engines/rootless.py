@@ -20,7 +20,8 @@ from kit.images.dockerfile_stage import CopyStep, RunStep, Stage
 from kit.images.engines import copying, tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.engine import Engine
-from kit.images.recipe import PROXIES, Recipe
+from kit.images.recipe import Recipe
+from kit.images.recipe_formats import PROXIES
 from kit.images.sources import find
 from kit.images.sources.source import Source
 from kit.registry import client, oci
