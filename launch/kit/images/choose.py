@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -23,6 +25,10 @@ ENGINES: dict[str, Engine] = {
 SECOND = "Containerfile"  # another name of a Dockerfile
 FILES = tuple(dict.fromkeys(engine.recipe_files[0] for engine in ENGINES.values()))
 USUAL = (SECOND, *FILES)  # the names that a recipe without one of its own has
+# What a recipe's name has behind the image's: `image: my.def` in a job would mean that very file.
+ENDING = re.compile(
+    r"\.(dockerfile|containerfile|(image\.)?def|(image\.)?enroot\.sh)$", re.IGNORECASE
+)
 
 
 class Choice(NamedTuple):
@@ -132,10 +138,9 @@ def _kind(file: Path) -> str:
 
 def _name(target: Optional[str], folder: Path, device: str) -> str:
     """Return NAME for containers/NAME, NAME.Dockerfile and a folder NAME."""
-    last = Path(target).absolute().name if target else ""
-    for usual in USUAL:
-        last = last.removesuffix(f".{usual}")
-    return _image_name(folder.name if last in ("", *USUAL) else last, device)
+    last = os.path.basename(os.path.abspath(target)) if target else ""
+    name = "" if last in USUAL else ENDING.sub("", last)
+    return _image_name(name or folder.name, device)
 
 
 def _image_name(name: str, device: str) -> str:
