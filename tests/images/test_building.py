@@ -25,7 +25,7 @@ from kit.images.engines import apptainer
 from kit.images.engines.docker import Docker
 from kit.images.engines.enroot import Enroot
 from kit.images.sources import adopt
-from kit.registry import client, transport
+from kit.registry import client, oci, transport
 from kit.runs import history
 from kit.runs.history import Run
 from test_registry import digest, image, layer, plain, serving
@@ -643,6 +643,30 @@ def test_another_content_of_the_sandbox_that_a_definition_is_built_on_makes_anot
     os.symlink("../base", "base")
     make(build.BuildRequest(engine="apptainer"))
     assert len(list(Path("images").glob("*.sqsh"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ("Bootstrap: localimage\nFrom: base.sif", ["A=b"]),
+        ("Bootstrap: library\nFrom: alpine", ["A=b"]),
+        ("Bootstrap: docker\nFrom: first:1", ["A=first:1"]),
+    ],
+)
+def test_an_image_of_apptainer_has_the_variables_of_its_last_stages_base(
+    last: str, expected: list[str], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(name: str, _: object) -> oci.Image:
+        return oci.Image(name, "", oci.Config((f"A={name.partition('@')[0]}",)), ())
+
+    stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)
+    monkeypatch.setattr(client, "open_image", opened)
+    Path("image.lock").write_text(json.dumps(dict.fromkeys(("first:1", "second:1"), DIGEST)))
+    Path("base.sif").touch()
+    stages = ["Bootstrap: docker\nFrom: first:1\nStage: a", "Bootstrap: docker\nFrom: second:1\nStage: b", f"{last}\nStage: c"]
+    Path("image.def").write_text("\n".join(f"{stage}\n%post\n  true\n" for stage in stages))
+    make(build.BuildRequest(engine="apptainer"))
+    assert json.loads(built().with_suffix(".json").read_text())["env"] == expected
 
 
 @pytest.mark.parametrize("place", ["base.sif", "./base.sif", "../base.sif", "{{ BASE }}"])

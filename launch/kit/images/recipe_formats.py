@@ -61,6 +61,7 @@ class Parts:
     of_bases: dict[str, str] = field(default_factory=dict)
     # Variables that may have several values: by another ARG, or by ENV.
     unsure: set[str] = field(default_factory=set)
+    last: Optional[tuple[int, str]] = None  # a definition's last base, if a registry has it
     stages: dict[str, int] = field(default_factory=dict)  # the lines of their FROM
 
     def declare(self, words: list[str]) -> None:
@@ -268,9 +269,10 @@ def _definition(text: str) -> Parts:
             # "%files from STAGE" copies between stages
             section = words[0] if words[1:2] != ["from"] else ""
         elif words[0].lower() == "bootstrap:":
-            bootstrap = words[1] if words[1:] else ""
+            bootstrap, parts.last = words[1] if words[1:] else "", None
         elif words[0].lower() == "from:" and bootstrap == "docker":  # others are in no registry
-            parts.bases.append((number, " ".join(words[1:])))
+            parts.last = (number, " ".join(words[1:]))
+            parts.bases.append(parts.last)
         elif words[0].lower() == "from:" and bootstrap == "localimage":
             parts.local.append((number, " ".join(words[1:])))
         elif section == "%files":

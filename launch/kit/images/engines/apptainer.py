@@ -43,11 +43,12 @@ class Apptainer(Rootless):
 
     @contextmanager
     def build_own(self, file: Path, recipe: Recipe, steps: Steps) -> Iterator[Source]:
-        # Ask the registry first: without its answer, the build would be in vain. A local base
-        # starts in /, with the command that it is given.
+        # Ask the registry first: without its answer, the build would be in vain. An image on a base
+        # of no registry starts in /, with the command that it is given.
         base = Config()
-        if recipe.bases:
-            base = client.open_image(recipe.bases[-1], steps.note).config
+        if recipe.parts.last:
+            line, word = recipe.parts.last
+            base = client.open_image(recipe.expand(word, line), steps.note).config
         with tree.workplace() as temporary:
             place = Path(temporary, "tree")
             values = Path(temporary, "arguments")  # process lists show the command line
