@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
@@ -1000,6 +1001,19 @@ def test_a_base_is_this_machines_own_only_where_the_registry_does_not_give_it(
         else:
             with pytest.raises(KitError, match=f"registry {server.address} "):
                 bases.pin(found(f"FROM {base}\n"), {}, nobody, update=False)
+
+
+def test_an_installed_kits_own_recipes_have_their_lock_file_in_the_users_folder(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade removes what is among kit's files, and all projects have those."""
+    own = tmp_path / "site-packages/kit/_assets"
+    monkeypatch.setattr(client, "resolve", lambda *_: DIGEST)
+    monkeypatch.setattr(bases.assets, "folder", lambda name: own / name)
+    for number, folder in enumerate((own, own / "containers/horovod", tmp_path / "model/other")):
+        folder.mkdir(parents=True)
+        one = replace(found(f"FROM own:{number}\n"), folder=folder)
+        bases.pin(one, {}, nobody, update=False)
+    assert json.loads(Path("image.lock").read_text()) == {BASE: DIGEST, "own:0": DIGEST, "own:1": DIGEST}
+    assert Path("other/image.lock").exists() and not list(own.rglob("image.lock"))
 
 
 def test_a_lock_file_that_cannot_be_written_ends_no_build(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Optional
 
 from kit.base.errors import KitError
 
+INSTALLED = "_assets"  # the folder of an installed package that has them
 _SOURCED = re.compile(r"source \"\$\{KIT_\w+\}/(lib/\S+)\"\n")
 _COMMENT = re.compile(r"^[ \t]*#( .*)?\n", re.MULTILINE)
 # The loop of lib/runtimes.sh that sources each runtime: each becomes a subshell with its text.
@@ -39,7 +40,7 @@ def folder(name: str) -> Path:
     It is in the installed package, or in the checkout from which kit runs.
     """
     package = Path(__file__).resolve().parents[1]
-    installed = package / "_assets" / name
+    installed = package / INSTALLED / name
     return installed if installed.is_dir() else package.parent.parent / name
 
 

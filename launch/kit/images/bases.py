@@ -91,10 +91,14 @@ def _resolve(base: str, identity: Callable[[str], str], note: Note) -> str:
 
 
 def _path(recipe: Recipe) -> Path:
-    """Return image.lock's path: beside the recipe, but here for the recipe of an installed kit."""
-    is_own = recipe.folder == assets.folder("containers").parent
-    is_installed = is_own and not os.access(recipe.folder, os.W_OK)
-    return (Path.cwd() if is_installed else recipe.folder) / LOCK
+    """Return image.lock's path: beside the recipe, but here for the recipes of an installed kit.
+
+    The next upgrade would remove it there, and all projects would share it.
+    """
+    own = assets.folder("containers")
+    is_own = recipe.folder == own.parent or recipe.folder.is_relative_to(own)
+    is_fixed = own.parent.name == assets.INSTALLED or not os.access(recipe.folder, os.W_OK)
+    return (Path.cwd() if is_own and is_fixed else recipe.folder) / LOCK
 
 
 def _read(path: Path) -> dict[str, str]:
