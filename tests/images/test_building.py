@@ -825,7 +825,9 @@ def test_a_projects_requirements_go_into_the_image_of_kits_own_recipe(engine: En
 # ---------------------------------------------------------------- Enroot
 
 
-def test_enroot_runs_the_recipe_in_the_base_that_a_registry_has(engine: Engine, capfd) -> None:
+def test_enroot_runs_the_recipe_in_the_base_that_a_registry_has(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path.cwd().rename(tmp_path / "My: \\ Model")
+    monkeypatch.chdir(tmp_path / "My: \\ Model")
     manifest, blobs = image(layer(low=b"low"))
     steps = 'set -eu\nmkdir -p "${FAKE_ROOT}/opt"\ncp data "${FAKE_ROOT}/opt/"\nprintf "%s" "${API_TOKEN}" >"${FAKE_ROOT}/token"\n'
     with serving(plain(manifest, blobs)) as server:

@@ -58,8 +58,11 @@ class Enroot(Rootless):
                 pack.squash(files, image.config._replace(entrypoint=()), squashfs, steps.log)
             steps.must_run(["enroot", "create", "--name", CONTAINER, str(squashfs)], env)
             squashfs.unlink()
+            # A mount's words hold neither blanks nor colons; a link to the folder may.
+            context = Path(temporary, "context")
+            context.symlink_to(steps.folder)
             # Read-only: the files in the folder may be links to the user's own.
-            mount = f"{steps.folder}:/context:none:x-create=dir,bind,ro"
+            mount = f"{context}:/context:none:x-create=dir,bind,ro"
             arguments, variables = hidden("--env", recipe.arguments)
             start = ["enroot", "start", "--root", "--rw", "--mount", mount, *arguments, CONTAINER]
             name = shlex.quote(str(file.relative_to(steps.folder)))
