@@ -19,6 +19,8 @@ _KEYS = (
     "index_url extra_index_url find_links no_index trusted_host cert client_cert proxy timeout "
     "retries pre prefer_binary"
 ).split()
+_PATHS = ("PIP_FIND_LINKS", "PIP_CERT", "PIP_CLIENT_CERT")  # where pip knows ~
+_HOME = re.compile(r"(?<!\S)~[^\s/]*")
 _OTHERS = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXIES = re.compile(r"(?:https?|all|no)_proxy", re.IGNORECASE)
 _SECTIONS = ("global", "install")
@@ -31,6 +33,9 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
         is_pips = name.startswith("PIP_") and name[4:].lower() in _KEYS
         if is_pips or name in _OTHERS or _PROXIES.fullmatch(name):
             found[name] = value
+    for name in filter(found.__contains__, _PATHS):  # in the image, ~ is another folder
+        expanded = _HOME.sub(lambda home: os.path.expanduser(home[0]), found[name])
+        found[name] = expanded
     return found
 
 
