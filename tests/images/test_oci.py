@@ -11,6 +11,7 @@ import pytest
 from kit.base.errors import KitError
 from kit.images.sources import find
 from kit.registry import oci
+from kit.remote import context
 from test_registry import contents, digest
 
 from samples import docker_archive, tar
@@ -79,6 +80,16 @@ def problem(path: Path, reference: str = "") -> tuple[str, str]:
     with pytest.raises(KitError) as error:
         oci.open_archive(path, reference)
     return error.value.problems[0][1:]
+
+
+@pytest.mark.parametrize("name", find.ARCHIVES)
+def test_a_recipe_may_have_the_name_of_a_kind_of_archives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the folder of what runs in a cloud of this name."""
+    monkeypatch.chdir(tmp_path)
+    assert find.source(name, print, wanted="") is None and context._image(name) is None
+    folder(tmp_path / name, Layout().written())
+    with pytest.raises(KitError, match="is for nothing"):
+        find.source(name, print, wanted="")
 
 
 def test_a_docker_archive_of_the_old_form_is_read(tmp_path: Path) -> None:

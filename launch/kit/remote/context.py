@@ -120,10 +120,10 @@ def read(typed: Typed) -> Iterator[Context]:
 
 def _image(target: str) -> Optional[Context]:
     """Return what a build reads of an image; None where the target is no image."""
-    scheme, _, rest = target.partition(":")
+    scheme, mark, rest = target.partition(":")
     if rest.startswith("//"):
         return Context(target, "image")
-    is_archive = scheme in ARCHIVES
+    is_archive = bool(mark) and scheme in ARCHIVES  # a recipe may be called oci
     name, colon, reference = rest.partition(":") if is_archive else (target, "", "")
     path = Path(name).absolute()
     is_file = path.suffix in (".tar", ".sqsh", ".squashfs") or oci.is_layout(path)

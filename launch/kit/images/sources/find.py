@@ -35,13 +35,14 @@ def source(target: str, note: Note, *, wanted: str) -> Optional[Source]:
     `wanted` is the architecture to choose, "" for this machine's. Raise UsageError where there is
     nothing to choose.
     """
-    scheme, _, rest = target.partition(":")
+    scheme, mark, rest = target.partition(":")
     if scheme == "docker" and rest.startswith("//"):
         return _of_layers(client.open_image(rest[2:], note, wanted=wanted), rest[2:], target)
-    name, _, reference = rest.partition(":") if scheme in ARCHIVES else (target, "", "")
+    is_named = bool(mark) and scheme in ARCHIVES  # a recipe may be called oci
+    name, _, reference = rest.partition(":") if is_named else (target, "", "")
     path = Path(name)
     is_archive = (path.is_file() and path.suffix == ".tar") or oci.is_layout(path)
-    if is_archive or scheme in ARCHIVES:
+    if is_archive or is_named:
         image = oci.open_archive(path, reference, note, wanted=wanted)
         found = _of_layers(image, reference or path.stem, target)
         # docker save does not compress layers; zstd packs them to a third or a half.
