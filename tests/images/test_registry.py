@@ -12,6 +12,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -791,6 +792,8 @@ def test_names_mean_what_they_mean_to_docker(given: str, parsed: tuple[str, str,
         "x.y?/a",
         "x.y/a\n",
         "u@x.y/a",
+        "x.y:99999/a",
+        *(["[1:2:3]/a"] if sys.version_info >= (3, 11, 4) else []),  # before that, Python took it for an address
     ],
 )
 def test_what_is_no_name_is_said_before_anyone_is_asked(given: str) -> None:

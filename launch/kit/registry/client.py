@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
 from typing import IO, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from kit.base.errors import KitError
 from kit.base.progress import Note, silent
@@ -59,7 +60,7 @@ def parse(reference: str) -> Reference:
     if registry == "docker.io" and "/" not in repository:
         repository = f"library/{repository}"
     is_valid = (
-        HOST.fullmatch(registry)
+        _is_host(registry)
         and NAME.fullmatch(repository)
         and (DIGEST.fullmatch(digest) or not at)
         and (TAG.fullmatch(tag) or ":" not in rest)
@@ -67,6 +68,12 @@ def parse(reference: str) -> Reference:
     if not is_valid:
         raise KitError(f"'{reference}' is not the name of an image in a registry", RIGHT)
     return Reference(registry, repository, digest or tag or "latest")
+
+
+def _is_host(name: str) -> bool:
+    with suppress(ValueError):  # brackets around what is no address, a port above 65535
+        return bool(HOST.fullmatch(name) and urlsplit(f"//{name}").port != 0)
+    return False
 
 
 def resolve(reference: str, note: Note = silent) -> str:
