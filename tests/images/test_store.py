@@ -251,6 +251,15 @@ def test_a_disk_or_a_quota_that_is_full_is_said_of_the_tool_that_met_it(says: st
     assert str(error.value) == f"kit: sh has no space left\n  fix: {fix}"
 
 
+def test_what_a_step_that_succeeds_prints_of_full_disks_is_its_own_but_unsquashfs_may_leave_files_out(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        steps = build_steps.Steps(tmp_path, log, silent)
+        says = ["sh", "-c", 'echo "28: No space left on device"', "sh"]
+        steps.must_run(says, {})
+        with pytest.raises(KitError, match="sh has no space left"):
+            steps.must_run([*says, "unsquashfs"], {})
+
+
 def test_values_reach_a_tool_through_its_environment_but_not_what_it_reads_itself() -> None:
     words, variables = build_steps.hidden("--env", {"API_TOKEN": "s3cret", "HOME": "/x", "DOCKER_HOST": "y", "PATHS": "z"})
     assert words == ["--env", "API_TOKEN", "--env", "HOME=/x", "--env", "DOCKER_HOST=y", "--env", "PATHS"]
