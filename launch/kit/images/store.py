@@ -95,7 +95,9 @@ def locked(place: Place, timeout_s: float, note: Note = silent) -> Iterator[bool
         handle, was_left = _lock(path, timeout_s, note)
     except OSError as error:
         fix = full_disk.fix(
-            error, "check its rights, or name another folder: kit build --images DIR"
+            error,
+            "check its rights; or copy the project to a folder of your own; "
+            "an image may also go elsewhere: kit build --images DIR",
         )
         raise KitError(f"cannot write {error.filename or path}: {error.strerror}", fix) from None
     try:
@@ -212,8 +214,8 @@ def _lock(path: Path, timeout_s: float, note: Note) -> tuple[int, bool]:
             if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
                 raise
             fix = (
-                "name a folder elsewhere: kit build --images DIR; "
-                "or have it mounted with them (Lustre: -o flock)"
+                "copy the project to another one; an image may also go elsewhere: "
+                "kit build --images DIR; or have it mounted with them (Lustre: -o flock)"
             )
             raise KitError(f"the file system of {path.parent} has no locks", fix) from None
         os.close(handle)
