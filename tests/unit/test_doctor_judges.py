@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -269,6 +271,7 @@ NO_COMPAT, COMPAT, LISTED = "13.0", "13.0\nimage-compat\t/usr/local/cuda/compat/
         ("550.54.15\t12.4\tgeforce", COMPAT, FAIL),
         ("545.23.08\t12.3\tnvidia", COMPAT, FAIL),
         ("580.65.06\t13.0\tnvidia", NO_COMPAT, OK),
+        ("550.54.15\t12.4\tnvidia", "none", OK),  # its CUDA_VERSION names no version
     ],
 )
 def test_an_older_driver_is_enough_where_cudas_forward_compatibility_bridges_it(driver: str, image: str, verdict: str) -> None:
@@ -518,6 +521,20 @@ def test_a_folder_in_which_files_can_be_made_and_not_filled_is_found(tmp_path: P
     done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"{tmp_path} cannot be written (File too large)\n['', '']\n", done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_its_system_refuses_to_look_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose ticket has expired, or below one that root has closed: neither is the same as a folder that is not there."""
+    unknown = tmp_path / ("x" * 300)
+    assert login._unwritable(unknown / "kit") == f"{unknown}/kit cannot be written (File name too long)"
+    node = login.examine(Needs(folder=str(unknown)))
+    assert node.said["here"] == [[str(unknown), f"{unknown} cannot be written (File name too long)"]]
+
+    def gone(_: Path) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(shutil, "disk_usage", gone)
+    assert login._unwritable(tmp_path) == f"{tmp_path} cannot be written (Stale file handle)"
 
 
 def test_that_no_file_could_be_made_for_the_nodes_to_see_is_not_taken_for_a_folder_that_they_see() -> None:

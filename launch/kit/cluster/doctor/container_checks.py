@@ -226,8 +226,8 @@ def driver(node: Node, _: Inquiry) -> Iterator[Found]:
     version, newest, brand = node.one("driver", 3)
     wanted, listed = node.one("image-cuda", 2)
     compat = node.one("image-compat")[0]
-    if newest and wanted:
-        have, need = ([*map(int, re.findall(r"\d+", text)[:2])] for text in (newest, wanted))
+    have, need = ([*map(int, re.findall(r"\d+", text)[:2])] for text in (newest, wanted))
+    if have and need:  # an image may say CUDA_VERSION=none
         cuda = ".".join(map(str, need))
         evidence = f"driver {version} can do CUDA {newest}, the image has CUDA {cuda}"
         if need[0] > have[0]:

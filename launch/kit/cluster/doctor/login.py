@@ -64,19 +64,31 @@ def _unwritable(path: Path) -> str:
 
     A file without a name is written to the nearest folder that exists: only that shows a quota.
     """
-    while not path.exists() and path.parent != path:
-        path = path.parent
-    if not path.is_dir():
-        return f"{path} is not a folder"
     try:
+        path = _existing(path)
+        if not path.is_dir():
+            return f"{path} is not a folder"
         with tempfile.TemporaryFile(prefix=".kit-doctor.", dir=path) as file:
             file.write(os.urandom(16384))  # zeros may take no space
             file.flush()
             os.fsync(file.fileno())  # NFS may tell it only then
+        free = shutil.disk_usage(path).free
     except OSError as error:
         return f"{path} cannot be written ({error.strerror})"
-    free = shutil.disk_usage(path).free
     return f"{path} has {free // 1024} KiB free" if free < 1024 * 1024 else ""
+
+
+def _existing(path: Path) -> Path:
+    """Return the path, or the nearest one above it that exists.
+
+    Raise OSError where a folder above it is closed, or its file server does not answer.
+    """
+    while path.parent != path:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+            break
+        path = path.parent
+    return path
 
 
 @check("asking")
