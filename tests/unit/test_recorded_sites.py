@@ -563,6 +563,12 @@ def test_a_machine_is_looked_at_without_loading_or_changing_anything(tmp_path: P
     assert folders[str(folder)].writable and folders[str(folder)].inode == str(folder.stat().st_ino)
 
 
+def test_a_folder_whose_line_is_cut_off_was_not_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "x" / ("y" * 250) / ("z" * 250)
+    folder.mkdir(parents=True)
+    assert survey.folders_of(probe.here(probe.command({}, f"look={folder}", f"look={tmp_path}"))).keys() == {str(tmp_path)}
+
+
 def test_two_machines_see_one_folder_or_two() -> None:
     def same(first: str, second: str) -> bool:
         kinds = [line.split() for line in (first, second)]

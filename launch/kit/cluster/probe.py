@@ -34,6 +34,7 @@ LENGTHS = {
     "limit": 3,
     "fabric": 4,
     "reach": 4,
+    "look": 9,
 }
 
 
