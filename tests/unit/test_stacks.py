@@ -129,11 +129,17 @@ def test_the_others_wait_for_what_is_stopped_or_else_in_the_smallest_group(
         ({"state": "D", "wchan": "nfs_wait"}, "waiting for a file system or a driver, not to be interrupted, in nfs_wait"),
         ({"state": "S", "cpu": "97", "wchan": "x"}, "working (97 % of a CPU)"),
         ({"state": "T"}, "stopped (kill -CONT would let it go on)"),
+        ({"state": "S", "cpu": "97 %", "wchan": "x"}, "waiting in x"),  # no number, as in a damaged file
         ({}, "waiting"),
     ],
 )
 def test_what_the_kernel_says_is_put_into_words(facts: dict[str, str], words: str) -> None:
     assert stacks.waiting(facts) == words
+
+
+def test_a_number_that_no_line_has_is_no_place() -> None:
+    (main,) = stacks.threads(['Thread 7 (idle): "MainThread"', f"    load (/home/ada/train.py:{'9' * 5000})", "    main (/home/ada/train.py:7)"])
+    assert main.frames == (stacks.Frame("main", "/home/ada/train.py", 7),)
 
 
 def test_numbers_are_shortened() -> None:

@@ -138,7 +138,7 @@ def threads(lines: list[str]) -> list[Thread]:
     found: list[Thread] = []
     for line in lines:
         title = re.match(r'Thread \S+ \((\S+)\)(?:: "(.*)")?', line)
-        frame = re.match(r"    (\S.*?) \((.*):(\d+)\)$", line)
+        frame = re.match(r"    (\S.*?) \((.*):(\d{1,9})\)$", line)
         if title:
             found.append(Thread(title[2] or "", title[1], ()))
         elif frame and found:
@@ -241,7 +241,8 @@ def where(process: Process, folder: str) -> str:
 
 def _is_busy(facts: dict[str, str]) -> bool:
     """Return True if a process uses at least a fifth of a CPU."""
-    return int(facts.get("cpu") or 0) >= 20
+    used = facts.get("cpu", "")
+    return _is_number(used) and int(used) >= 20
 
 
 def waiting(facts: dict[str, str]) -> str:
