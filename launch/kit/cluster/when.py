@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Callable, NamedTuple, Optional, Union
@@ -14,28 +13,13 @@ from kit.cluster.facts import Partitions
 from kit.cluster.shapes import Variant
 from kit.plan.plan import Plan
 from kit.runs import secret_file
-from kit.slurm import sbatch_variables, sentences
+from kit.slurm import reasons, sbatch_variables, sentences
 
 MOST = 24  # calls to Slurm
 AT_ONCE = 4
 SHORTER = 4  # calls with half the time
 SOON_S = 60
 PATIENCE_S = 60.0
-
-# Slurm's sentences, and their meaning in plain words.
-REASONS = (
-    ("Requested node configuration is not available", "it has no such nodes, or not as many"),
-    ("Invalid account or account/partition combination", "your account may not use it"),
-    ("not permitted to use this partition", "you may not use it"),
-    ("Invalid generic resource", "it has no such GPUs"),
-    ("time limit is invalid|PartitionTimeLimit", "it lets no job run for so long"),
-    ("Invalid feature", "none of its nodes has the feature that the job wants"),
-    ("invalid partition", "Slurm knows no such partition"),
-    ("Invalid qos", "your QOS is not allowed there"),
-    ("Memory specification", "its nodes have too little memory"),
-    ("CPU count|More processors", "its nodes have too few CPUs"),
-    ("limit|policy", "a limit of your account or QOS is in the way"),
-)
 
 
 class EarliestStart(NamedTuple):
@@ -151,17 +135,8 @@ def _ask(
                 is_own = variant.nodes == plan.layout.nodes
                 shape = "" if is_own else f" {variant.shape}"
                 label = f"{variant.partition}{shape}"
-                refused.setdefault(_in_plain_words(found), []).append(label)
+                refused.setdefault(reasons.of_partition(found), []).append(label)
     return starts
-
-
-def _in_plain_words(answer: str) -> str:
-    prefix = r"\b(allocation failure|sbatch|Batch job submission failed): "
-    sentence = " ".join(re.sub(prefix, "", answer).split())
-    for pattern, meaning in REASONS:
-        if re.search(pattern, sentence, re.IGNORECASE):
-            return f"{meaning} ({sentence})"
-    return sentence or "Slurm said nothing"
 
 
 def _drop_useless(starts: list[EarliestStart]) -> list[EarliestStart]:

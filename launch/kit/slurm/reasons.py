@@ -1,4 +1,4 @@
-"""Put Slurm's reasons for a waiting job into plain words."""
+"""Put into plain words why Slurm lets a job wait, or refuses it."""
 
 from __future__ import annotations
 
@@ -67,6 +67,20 @@ _REFUSALS = {
     "start fewer tasks at a time; if there is no array, another #SBATCH line is too long: "
     "kit submit JOB --dry-run shows them",
 }
+# What a refusal says of the partition that was asked for; the first that fits counts.
+_OF_PARTITION = (
+    ("Requested node configuration is not available", "it has no such nodes, or not as many"),
+    ("Invalid account or account/partition combination", "your account may not use it"),
+    ("not permitted to use this partition", "you may not use it"),
+    ("Invalid generic resource", "it has no such GPUs"),
+    ("time limit is invalid|PartitionTimeLimit", "it lets no job run for so long"),
+    ("Invalid feature", "none of its nodes has the feature that the job wants"),
+    ("invalid partition", "Slurm knows no such partition"),
+    ("Invalid qos", "your QOS is not allowed there"),
+    ("Memory specification", "its nodes have too little memory"),
+    ("CPU count|More processors", "its nodes have too few CPUs"),
+    ("limit|policy", "a limit of your account or QOS is in the way"),
+)
 
 
 def explain(reason: str, start: str) -> str:
@@ -92,6 +106,16 @@ def fix_of_refusal(words: str) -> str:
     """Return what to do about the words with which sbatch refuses a job; "" where they tell it."""
     said = (fix for start, fix in _REFUSALS.items() if start in words)
     return next(said, "") or _limited(words, _REFUSED)
+
+
+def of_partition(words: str) -> str:
+    """Return in plain words, with Slurm's own, why a partition takes no such job."""
+    prefix = r"\b(allocation failure|sbatch|Batch job submission failed): "
+    sentence = " ".join(re.sub(prefix, "", words).split())
+    for pattern, meaning in _OF_PARTITION:
+        if re.search(pattern, sentence, re.IGNORECASE):
+            return f"{meaning} ({sentence})"
+    return sentence or "Slurm said nothing"
 
 
 def _limited(words: str, meanings: dict[str, str]) -> str:
