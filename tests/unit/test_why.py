@@ -1906,6 +1906,13 @@ def test_the_batch_scripts_word_is_that_of_kit_why(tmp_path: Path, capsys: pytes
     assert "  first: rank 3 on node2 (local rank 1): exit code 4; 1 more rank" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("note", "others"), [("", ""), ("9 node1 0\n", "; 1 more rank recorded a failure")])
+def test_the_other_ranks_are_counted_though_the_one_at_fault_left_no_note(note: str, others: str, tmp_path: Path) -> None:
+    batch = "kit: error: node2: rank 3 (local rank 1) exited with code 4; the end of log/7/rank3.out:\n"
+    said = str(report.why(str(run_directory(tmp_path / "run", {0: ("epoch 1\n", note)}, batch))))
+    assert f"  first: rank 3 on node2 (local rank 1): exit code 4{others}\n" in said
+
+
 def test_a_lost_node_is_named_where_no_rank_is_at_fault(tmp_path: Path) -> None:
     missed = "RuntimeError: [pair.cc:537] Read error [172.30.0.12]:22202: Connection reset by peer\n"
     run = run_directory(

@@ -189,6 +189,6 @@ def _describe_first(first: Failed, evidence: Evidence) -> str:
     node = f" on {first.node}" if first.node else ""
     is_node = evidence.plan.program.launcher in other_tools.STARTED_ONCE
     local = f" (local rank {first.local_rank})" if first.local_rank and not is_node else ""
-    more = len(evidence.failed) - (first.how == "failed" and first.code is not None)
+    more = sum(each.rank != first.rank for each in evidence.failed)
     others = f"; {more} more rank{'s' * (more > 1)} recorded a failure" if more else ""
     return f"first: {facts.who(first, evidence)}{node}{local}: {blame.outcome(first)}{others}"
