@@ -62,12 +62,12 @@ CASES = {
     "SIGKILL of a rank": Case(
         f"{BEGIN}if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()\n", 6, 137,
         r"rank 1 on local1: a process was killed with SIGKILL: by the kernel if memory ran out \(dmesg \| grep -i oom\), else by a user or an administrator \(killed\)",
-        "check which it was; if memory ran out: use fewer ranks", "2x1",
+        "check on the node which it was; if memory ran out: see what else uses this machine's memory", "2x1",
     ),
     "SIGKILL of a node's torchrun": Case(
         BEGIN + "if rank == 1: os.kill(int(open(f'/proc/{os.getppid()}/stat').read().split()[3]), signal.SIGKILL)\ndist.barrier()\n", 30, 137,
         r".*the process that starts the ranks of local1 was killed with SIGKILL: .* \(node-task-killed\)",
-        "if memory ran out: use fewer ranks", "2x1",
+        "if memory ran out: see what else uses this machine's memory", "2x1",
     ),
     "no memory": Case(
         f"{BEGIN}if rank == 1: bytearray(1 << 60)\ndist.barrier()\n", 11, 1,

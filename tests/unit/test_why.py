@@ -595,7 +595,7 @@ OF_FABRIC = (
         (in_package("torch/x.py", "dist.barrier()", OF_FABRIC.format("-38, ERROR: Function not implemented")), "nccl-network-failed", "network=single_node_vni"),
         (in_package("torch/x.py", "dist.barrier()", OF_FABRIC.format("-19, ERROR: No such device")), "nccl-network-failed", "/dev/infiniband"),
         (in_package("torch/x.py", "init()", "RuntimeError: Error 803: system has unsupported display driver / cuda driver combination"), "driver-mismatch", "/usr/local/cuda/compat"),
-        (in_package("torch/x.py", "init()", "RuntimeError: NVML: Driver/library version mismatch"), "driver-mismatch", "tell the administrators to restart it"),
+        (in_package("torch/x.py", "init()", "RuntimeError: NVML: Driver/library version mismatch"), "driver-mismatch", "the machine must be restarted; tell the administrators"),
         (in_package("torch/__init__.py", "from torch._C import *", "ImportError: /venv/torch/lib/libtorch_cuda.so: undefined symbol: ncclOld"), "library-mismatch", "nvidia-nccl-cu12 beside"),
         (in_package("fast/__init__.py", "import fast_cuda", "ImportError: /venv/fast_cuda.so: undefined symbol: _ZN3c105ErrorOld"), "library-mismatch", "--no-build-isolation"),
         (in_package("vtk/__init__.py", "import x", "ImportError: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /.singularity.d/libs/libGLX.so.0)"), "glibc-too-old", "an image of a newer distribution"),
@@ -1897,7 +1897,20 @@ def test_no_fix_for_a_run_on_this_machine_names_what_only_slurm_has(tmp_path: Pa
         "run-directory-missing",
     }
     words = re.compile(r"--slurm |\bsacct\b|\bscontrol\b|\bsinfo\b|\bsrun ")
-    assert {cause.name for cause in findings.CAUSES if words.search(cause.local_fix or cause.fix)} == by_slurm
+    again = facts.Again(["kit", "run", "JOB"])
+    here = facts.Facts(again=again, more_memory=facts._more_memory(again, is_local=True), without_node=facts._without_node(again, "local0", is_local=True))
+    assert {cause.name for cause in findings.CAUSES if words.search((cause.local_fix or cause.fix).format_map(here))} == by_slurm
+
+
+@pytest.mark.parametrize(
+    ("local", "end"), [(False, "; tell the administrators, and submit without the node: kit submit JOB --slurm exclude=node2"), (True, "")]
+)
+def test_only_a_job_of_slurm_is_told_to_run_without_the_node(local: bool, end: str, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", {3: ("OSError: [Errno 5] Input/output error: '/data/x'\n", "1 node2 1\n")})
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "local": local}))
+    found = report.why(str(run))
+    assert found.cause == "file-system-failed" and found.fix.endswith(f" is gone when that has ended{end}")
 
 
 def test_the_batch_scripts_word_is_that_of_kit_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -2296,6 +2309,7 @@ def rows() -> list[str]:
     """The table of docs/causes.md: each message of each cause, with what is known of no run in capitals."""
     again = facts.Again(["kit", "submit", "JOB"])
     known = facts.Facts(again=again, own_fix="kit's own words", inside="the image", elsewhere=facts._elsewhere(again, "any"))
+    known |= {"more_memory": facts._more_memory(again, is_local=False), "without_node": facts._without_node(again, "NODE", is_local=False)}
     recorded = Counter((CORPUS / name / "cause").read_text().strip() for name in RECORDED)
     shown = []
     for cause in sorted(findings.CAUSES, key=lambda cause: NAMES.index(cause.name)):

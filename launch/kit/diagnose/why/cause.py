@@ -54,7 +54,7 @@ class Cause:
     name: str
     title: str
     fix: str = "{own_fix}"  # the one that the run's scripts noted
-    local_fix: str = ""  # for `kit run`; needed where `fix` names Slurm's options
+    local_fix: str = ""  # for `kit run`; needed where `fix` itself names Slurm's options
     recorded_fix: str = ""  # where the flight recorder knows {suspects}
     weight: Weight = Weight.OWN
     noted_as: tuple[str, ...] = ()  # Slurm's states for a job, the first one first, and events

@@ -74,6 +74,7 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
     header = dict(plan.header)
     start = events.last(evidence.events, "start")
     again = Again(typed(evidence.record), header.get("exclude") or "")
+    is_local = bool(evidence.record.get("local"))
     known: dict[str, Any] = {
         "again": again,
         "job": evidence.job_id or None,
@@ -85,6 +86,7 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
         "node": (start and start.node) or None,
         "processes": plan.layout.processes_per_node or None,
         "elsewhere": _elsewhere(again, plan.container.runtime),
+        "more_memory": _more_memory(again, is_local),
         "sender": _sender(header, plan.policy.on_preempt),
         "program": _program(plan.program.command),
     }
@@ -99,6 +101,7 @@ def collect(evidence: Evidence, finding: Optional[Finding]) -> Mapping[str, Any]
         if finding.cause.retells:
             of_ranks = (log.text for log in evidence.logs if log.kind == RANK)
             known["difference"] = collectives.difference(of_ranks)
+    known["without_node"] = _without_node(again, known["node"] or "NODE", is_local)
     return Facts({name: value for name, value in known.items() if value is not None})
 
 
@@ -122,6 +125,21 @@ def _elsewhere(again: Again, runtime: str) -> str:
     if runtime == "none":
         return "correct the path, or put it there"
     return f"if it is on the host, mount its folder: {again:--mount SOURCE:TARGET:ro}"
+
+
+def _more_memory(again: Again, is_local: bool) -> str:
+    """Return what to do where a node's memory, or the job's share of it, is too small."""
+    if is_local:
+        return "see what else uses this machine's memory (free -h; dmesg | grep -i oom)"
+    return f"ask for more memory ({again:--slurm mem=0} takes all of each node)"
+
+
+def _without_node(again: Again, node: str, is_local: bool) -> str:
+    """Return how a fix for a node goes on: others may run the job. `kit run` has no others."""
+    if is_local:
+        return ""
+    command = f"{again:--slurm exclude={node}}"
+    return f"; tell the administrators, and submit without the node: {command}"
 
 
 def _sender(header: Mapping[str, Any], on_preempt: str) -> str:
