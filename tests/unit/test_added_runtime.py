@@ -15,7 +15,7 @@ from kit.base import assets
 from kit.base.errors import Problems
 from kit.cluster import probe
 from kit.cluster.doctor import container_checks, local_checks
-from kit.cluster.doctor.facts import Inquiry, Needs, Node
+from kit.cluster.doctor.inquiry import Inquiry, Needs, Node
 from kit.cluster.init import choices
 from kit.cluster.init.survey import Site
 from kit.cluster.probe import Machine

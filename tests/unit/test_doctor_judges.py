@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from kit.base.errors import KitError
 from kit.cli import examination
-from kit.cluster.doctor import ask, checks, facts, local_checks, login, node_checks, node_choice, rounds
+from kit.cluster.doctor import ask, checks, inquiry, local_checks, login, node_checks, node_choice, rounds
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, WARN, Check, Result
-from kit.cluster.doctor.facts import Inquiry, Needs, Node
+from kit.cluster.doctor.inquiry import Inquiry, Needs, Node
 from kit.cluster.doctor.rounds import Examination, Wanted
 from kit.config.mount_list import Mount
 from kit.slurm import hostlist
@@ -80,12 +80,12 @@ def cluster(count: int = 3, asked: Needs | None = None, **changes: str) -> Inqui
             lines = [line for line in lines if line.split("\t")[: len(kept)] != kept]
             lines.append(change) if "\t" in change else None
         for line in lines:
-            assert facts.add(nodes, f"{name}\t{line}") is node
+            assert inquiry.add(nodes, f"{name}\t{line}") is node
     return Inquiry(asked or Needs(runtime="enroot", image="/images/a.sqsh", image_mib=8000, nodes=count, gpus=8), list(nodes.values()))
 
 
 def judged(found: Inquiry) -> Result:
-    return checks.judge(found, Node(facts.LOGIN), node_checks.CHECKS, ())
+    return checks.judge(found, Node(inquiry.LOGIN), node_checks.CHECKS, ())
 
 
 def found(result: Result) -> list[tuple[str, str, str]]:
@@ -463,7 +463,7 @@ def test_what_nodes_say_cannot_play_with_the_terminal() -> None:
 
 def test_a_line_that_was_cut_off_is_left_out() -> None:
     nodes = {"node1": Node("node1")}
-    assert facts.add(nodes, "node1\treach\tnode2\t10.0") is None and facts.add(nodes, "srun: error: x") is None and facts.add(nodes, "node1") is None
+    assert inquiry.add(nodes, "node1\treach\tnode2\t10.0") is None and inquiry.add(nodes, "srun: error: x") is None and inquiry.add(nodes, "node1") is None
     assert nodes["node1"].said == {}
 
 
@@ -595,7 +595,7 @@ def test_a_job_whose_program_could_not_start_does_not_pass(job: str, found: str,
 
 
 def test_a_kit_without_py_spy_says_what_that_means(kit: Callable, without_slurm: Path) -> None:
-    node = Node(facts.LOGIN, said={"py-spy": [[""]], "kit": [["1", "3.9", ""]]})
+    node = Node(inquiry.LOGIN, said={"py-spy": [[""]], "kit": [["1", "3.9", ""]]})
     chosen = [check for check in login.CHECKS if check.name == "py-spy"]
     assert found(checks.judge(Inquiry(Needs(), []), node, (), chosen)) == [("login", "py-spy", NOTE)]
     assert re.search(r"^py-spy +ok", kit("doctor", check=False, PATH=str(without_slurm)).stdout, re.MULTILINE)

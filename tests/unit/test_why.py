@@ -16,7 +16,7 @@ from typing import Optional
 import pytest
 from kit import slurm
 from kit.base.errors import UsageError
-from kit.diagnose.why import facts, findings, logs, report, run_state, wording
+from kit.diagnose.why import findings, logs, report, run_facts, run_state, wording
 from kit.diagnose.why.cause import NODE, RANK, Cause, Weight
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, job_chain, job_status, local_processes
@@ -81,7 +81,7 @@ def test_the_cause_of_a_recorded_failure_is_named_first_with_its_line_and_a_fix(
 ) -> None:
     run = copy_of(name, tmp_path)
     unknown: list[str] = []
-    monkeypatch.setattr(facts.Facts, "__missing__", lambda _, field: unknown.append(field) or field)
+    monkeypatch.setattr(run_facts.Facts, "__missing__", lambda _, field: unknown.append(field) or field)
     show(str(run))
     assert not unknown
     said = capsys.readouterr().out
@@ -1897,8 +1897,10 @@ def test_no_fix_for_a_run_on_this_machine_names_what_only_slurm_has(tmp_path: Pa
         "run-directory-missing",
     }
     words = re.compile(r"--slurm |\bsacct\b|\bscontrol\b|\bsinfo\b|\bsrun ")
-    again = facts.Again(["kit", "run", "JOB"])
-    here = facts.Facts(again=again, more_memory=facts._more_memory(again, is_local=True), without_node=facts._without_node(again, "local0", is_local=True))
+    again = run_facts.Again(["kit", "run", "JOB"])
+    here = run_facts.Facts(
+        again=again, more_memory=run_facts._more_memory(again, is_local=True), without_node=run_facts._without_node(again, "local0", is_local=True)
+    )
     assert {cause.name for cause in findings.CAUSES if words.search((cause.local_fix or cause.fix).format_map(here))} == by_slurm
 
 
@@ -2256,20 +2258,20 @@ def _time_of_children_s() -> float:
     ],
 )
 def test_options_are_put_into_the_command_in_place_of_those_that_it_had(words: str, options: str, command: str) -> None:
-    assert f"{facts.Again(words.split()):{options}}" == command
+    assert f"{run_facts.Again(words.split()):{options}}" == command
 
 
 def test_a_node_to_leave_out_joins_those_that_the_job_left_out() -> None:
-    again = facts.Again(["kit", "submit", "t.py", "-x", "n1"], "n1,n9")
+    again = run_facts.Again(["kit", "submit", "t.py", "-x", "n1"], "n1,n9")
     assert f"{again:--slurm exclude=n2}" == "kit submit t.py --slurm exclude=n1,n9,n2"
 
 
 def test_the_command_is_without_a_run_directory_that_exists() -> None:
     typed = ["/opt/kit", "submit", "a b.yaml", "--output", "run", "--follow", "--output=x", "--", "--output", "y"]
-    assert f"{facts.Again(facts.typed({'invocation': typed}))}" == "kit submit 'a b.yaml' -- --output y"
-    assert f"{facts.Again(facts.typed({'invocation': ['python', 'x']}))}" == "kit submit JOB"
+    assert f"{run_facts.Again(run_facts.typed({'invocation': typed}))}" == "kit submit 'a b.yaml' -- --output y"
+    assert f"{run_facts.Again(run_facts.typed({'invocation': ['python', 'x']}))}" == "kit submit JOB"
     lines = ["kit", "run", "a.yaml", "--setup", "cd x\nmake"]
-    assert f"{facts.Again(facts.typed({'invocation': lines}))}" == "kit run a.yaml --setup $'cd x\\nmake'"
+    assert f"{run_facts.Again(run_facts.typed({'invocation': lines}))}" == "kit run a.yaml --setup $'cd x\\nmake'"
 
 
 def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
@@ -2283,7 +2285,7 @@ def test_every_cause_has_a_plain_name_words_and_a_fix() -> None:
         )
         assert isinstance(cause.weight, Weight)
         for text in (cause.title, cause.fix, cause.local_fix, cause.recorded_fix):
-            assert text.format_map(facts.Facts(again=facts.Again(["kit", "submit", "JOB"]))) or text == ""
+            assert text.format_map(run_facts.Facts(again=run_facts.Again(["kit", "submit", "JOB"]))) or text == ""
 
 
 def test_the_options_of_every_fix_are_those_of_kit() -> None:
@@ -2307,9 +2309,9 @@ def test_every_recorded_cause_exists() -> None:
 
 def rows() -> list[str]:
     """The table of docs/causes.md: each message of each cause, with what is known of no run in capitals."""
-    again = facts.Again(["kit", "submit", "JOB"])
-    known = facts.Facts(again=again, own_fix="kit's own words", inside="the image", elsewhere=facts._elsewhere(again, "any"))
-    known |= {"more_memory": facts._more_memory(again, is_local=False), "without_node": facts._without_node(again, "NODE", is_local=False)}
+    again = run_facts.Again(["kit", "submit", "JOB"])
+    known = run_facts.Facts(again=again, own_fix="kit's own words", inside="the image", elsewhere=run_facts._elsewhere(again, "any"))
+    known |= {"more_memory": run_facts._more_memory(again, is_local=False), "without_node": run_facts._without_node(again, "NODE", is_local=False)}
     recorded = Counter((CORPUS / name / "cause").read_text().strip() for name in RECORDED)
     shown = []
     for cause in sorted(findings.CAUSES, key=lambda cause: NAMES.index(cause.name)):

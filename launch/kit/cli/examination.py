@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.base import formats, table
 from kit.base.table import printable
-from kit.cluster.doctor import facts
+from kit.cluster.doctor import inquiry
 from kit.cluster.doctor.checks import FAIL, NOTE, OK, ORDER, WARN, NodeFinding, Result
 from kit.cluster.doctor.rounds import Examination
 from kit.slurm import hostlist
@@ -135,7 +135,7 @@ def as_json(found: Examination) -> dict[str, Any]:
         "starts": result.starts,
         "job": cluster.asked.job,
         "runtime": cluster.runtime,
-        "login": result.verdicts.get(facts.LOGIN, {}),
+        "login": result.verdicts.get(inquiry.LOGIN, {}),
         "nodes": nodes,
         "findings": findings,
     }

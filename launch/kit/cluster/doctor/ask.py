@@ -15,8 +15,8 @@ from typing import Callable, Optional
 
 from kit import slurm
 from kit.base.errors import KitError
-from kit.cluster.doctor import facts
-from kit.cluster.doctor.facts import Inquiry, Node
+from kit.cluster.doctor import inquiry
+from kit.cluster.doctor.inquiry import Inquiry, Node
 from kit.slurm import gpu_request
 
 START_S = 15  # for the other nodes, from the first node's first line
@@ -67,7 +67,7 @@ class Talk:
         self.heard = True
         *lines, self.rest = (self.rest + chunk).split(b"\n")
         for line in lines:
-            node = facts.add(self.nodes, line.decode("utf-8", "replace"))
+            node = inquiry.add(self.nodes, line.decode("utf-8", "replace"))
             if node and node.has("clock") and node.name not in self.clocks:
                 with contextlib.suppress(ValueError):  # a `date` that does not know %N
                     self.clocks[node.name] = (float(node.one("clock")[0]), now_s)

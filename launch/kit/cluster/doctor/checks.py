@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple
 
 import yaml
 
-from kit.cluster.doctor.facts import Inquiry, Node
+from kit.cluster.doctor.inquiry import Inquiry, Node
 from kit.config.yaml_source import LOADER
 
 ORDER = OK, NOTE, WARN, FAIL = ("ok", "note", "warn", "fail")  # a note tells of nothing wrong

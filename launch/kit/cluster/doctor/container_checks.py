@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
-from kit.cluster.doctor.facts import Inquiry, Needs, Node
+from kit.cluster.doctor.inquiry import Inquiry, Needs, Node
 from kit.cluster.facts import has_private_tmp
 from kit.cluster.probe import IN_MEMORY, SHARED
 from kit.config import plugins

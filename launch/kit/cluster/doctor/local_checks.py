@@ -8,7 +8,7 @@ from kit.cluster import probe
 from kit.cluster.doctor import node_checks
 from kit.cluster.doctor.checks import Found, check
 from kit.cluster.doctor.container_checks import seen_tools
-from kit.cluster.doctor.facts import Inquiry, Needs, Node
+from kit.cluster.doctor.inquiry import Inquiry, Needs, Node
 from kit.config import plugins
 
 NAME = "here"

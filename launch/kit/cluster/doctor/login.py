@@ -14,9 +14,9 @@ import kit
 from kit import slurm
 from kit.base import assets
 from kit.base.errors import KitError
-from kit.cluster.doctor import facts
+from kit.cluster.doctor import inquiry
 from kit.cluster.doctor.checks import Check, Found, check, in_order
-from kit.cluster.doctor.facts import Inquiry, Needs, Node
+from kit.cluster.doctor.inquiry import Inquiry, Needs, Node
 from kit.files import notes
 
 COMMANDS = ("sbatch", "srun", "scontrol", "sinfo", "squeue")
@@ -26,7 +26,7 @@ def examine(asked: Needs) -> Node:
     """Return the facts of this machine that need no Slurm; each is named after its check."""
     history, home = notes.folder(), Path("~").expanduser()
     folders = {"home": home, "history": history, "here": Path(asked.folder)}
-    node = Node(facts.LOGIN)
+    node = Node(inquiry.LOGIN)
     for name, folder in folders.items():
         node.said[name] = [[str(folder), _unwritable(folder)]]
     node.said["kit"] = [[kit.__version__, ".".join(map(str, sys.version_info[:3])), sys.executable]]

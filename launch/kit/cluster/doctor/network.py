@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kit.cluster.doctor.checks import Found, check
-from kit.cluster.doctor.facts import Inquiry, Node
+from kit.cluster.doctor.inquiry import Inquiry, Node
 from kit.cluster.probe import NOT_BETWEEN_NODES
 from kit.runs.nccl_network import FAST
 from kit.slurm import hostlist

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kit.cluster.doctor import container_checks, network
 from kit.cluster.doctor.checks import Found, check, in_order
-from kit.cluster.doctor.facts import Inquiry, Node
+from kit.cluster.doctor.inquiry import Inquiry, Node
 from kit.slurm import gpu_request
 
 OLDEST_BASH = (4, 4)

@@ -7,7 +7,7 @@ from typing import Optional
 
 from kit import slurm
 from kit.base.errors import UsageError
-from kit.cluster.doctor.facts import Inquiry, Needs, Node
+from kit.cluster.doctor.inquiry import Inquiry, Needs, Node
 from kit.cluster.doctor.node_checks import is_unwell
 from kit.slurm import hostlist
 

@@ -15,7 +15,7 @@ from kit import slurm
 from kit.base import formats
 from kit.base.errors import KitError, Problems, UsageError
 from kit.cluster.doctor import ask, checks, local_checks, login, node_choice
-from kit.cluster.doctor.facts import Inquiry, Needs, Node
+from kit.cluster.doctor.inquiry import Inquiry, Needs, Node
 from kit.cluster.doctor.node_checks import CHECKS
 from kit.config import image_files, job_file, paths, profiles
 from kit.config.yaml_source import Located

@@ -11,7 +11,7 @@ from typing import Optional
 
 from kit.base.errors import UsageError
 from kit.config import other_tools
-from kit.diagnose.why import blame, facts, run_state, verdict, wording
+from kit.diagnose.why import blame, run_facts, run_state, verdict, wording
 from kit.diagnose.why.cause import Weight
 from kit.diagnose.why.evidence import Evidence, gather, job_of
 from kit.diagnose.why.findings import CAUSE_NAMED, Finding
@@ -191,4 +191,4 @@ def _describe_first(first: Failed, evidence: Evidence) -> str:
     local = f" (local rank {first.local_rank})" if first.local_rank and not is_node else ""
     more = sum(each.rank != first.rank for each in evidence.failed)
     others = f"; {more} more rank{'s' * (more > 1)} recorded a failure" if more else ""
-    return f"first: {facts.who(first, evidence)}{node}{local}: {blame.outcome(first)}{others}"
+    return f"first: {run_facts.who(first, evidence)}{node}{local}: {blame.outcome(first)}{others}"

@@ -10,7 +10,7 @@ from typing import Optional
 
 from kit.base import formats, table
 from kit.config import paths
-from kit.diagnose.why import facts, run_state
+from kit.diagnose.why import run_facts, run_state
 from kit.diagnose.why.cause import BATCH, NODE, RANK, Weight
 from kit.diagnose.why.evidence import Evidence
 from kit.diagnose.why.findings import Finding
@@ -39,7 +39,7 @@ def hints(
     if hints:
         yield "hints, from messages in the logs:"
     for finding in hints:
-        title = finding.cause.title.format_map(facts.collect(evidence, finding))
+        title = finding.cause.title.format_map(run_facts.collect(evidence, finding))
         if finding.cause.name == "terminated" and ended_by:
             title = f"{ended_by} ended a process with SIGTERM"
         place = locate(finding.log, finding.index)
@@ -48,7 +48,7 @@ def hints(
 
 def title_and_fix(finding: Finding, evidence: Evidence) -> tuple[str, str]:
     """Return the cause in words, with the exception that says it if there is one, and its fix."""
-    cause, known = finding.cause, facts.collect(evidence, finding)
+    cause, known = finding.cause, run_facts.collect(evidence, finding)
     title = cause.title.format_map(known)
     if finding.raised and cause.retells:
         title += evidence.place_of(finding.raised)
