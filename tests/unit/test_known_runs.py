@@ -1330,6 +1330,13 @@ def test_a_run_whose_clock_is_set_while_it_runs_keeps_its_kit(fake: ScriptedSlur
     assert process.wait(60) == 143
 
 
+def test_kit_believes_its_own_record_on_a_machine_that_has_been_up_for_years(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_processes, "_began", lambda process: 2 * 10**10)  # in ticks since the boot: 6 years
+    run_dir.save(tmp_path, {"kit": "1"})
+    run_dir.update(tmp_path, local_processes.identity())
+    assert local_processes.has_kit(run_dir.load(tmp_path))
+
+
 def test_a_kit_that_has_ended_and_was_not_waited_for_is_gone() -> None:
     with subprocess.Popen("cat", stdin=subprocess.PIPE) as process:
         record = {**local_processes.identity(), "pid": process.pid, "began": local_processes._began(process.pid)}

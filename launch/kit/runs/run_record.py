@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Optional, TypedDict
+from typing import Annotated, Optional, TypedDict
 
 import kit
 from kit.config import inherit
@@ -40,7 +40,8 @@ class RunRecord(TypedDict, total=False):
     cancelled: tuple[str, ...]  # the ids of jobs that Slurm was told to cancel
     local: bool
     pid: int  # of the kit that started it here, or submits it; 0 when that no longer asks
-    began: int  # when that process began, in ticks since the boot of its machine
+    # When that process began, in ticks since the boot of its machine: 10^9 of them are 116 days.
+    began: Annotated[int, lambda value: 0 <= value < 10**15]
     machine: str  # from one boot to the next: others may have its hostname
 
 
