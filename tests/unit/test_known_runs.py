@@ -23,7 +23,7 @@ from kit import slurm
 from kit.base.errors import KitError
 from kit.cli import entry
 from kit.plan import bad_nodes
-from kit.runs import history, job_chain, local_processes, lookup, run_dir, status, submit
+from kit.runs import history, job_chain, local_processes, lookup, run_dir, secret_values, status, submit
 
 import event_lines
 import scripted_slurm
@@ -238,6 +238,60 @@ def test_the_unsure_submission_of_a_loop_over_a_variable_is_left_as_it_is(fake: 
     (tmp_path / "job.yaml").write_text("command: train.py\ninherit: [SEED, PATH]\nenv: {LR: 2}\n")
     assert "did submit job 1001" in call("submit", "job.yaml")[1]
     assert list(fake.jobs()) == ["1001", "1002"]
+
+
+def test_a_submission_that_still_reads_its_secrets_is_left_alone_however_long_that_takes(
+    fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of their commands may take two minutes, or wait for a person; another terminal looks meanwhile."""
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    read, ended_s = secret_values.read, []
+
+    def look_meanwhile(*given: Any) -> dict[str, bytes]:
+        (run,) = history.runs()
+        assert status.query([run])[0].state == "SUBMITTING"
+        with pytest.raises(slurm.Unsure):
+            submit.give_up(run)
+        ended_s.append(time.time())
+        return read(*given)
+
+    monkeypatch.setattr(secret_values, "read", look_meanwhile)
+    monkeypatch.setenv("A", "x")
+    code, _, errors = call("submit", "train.py", "--output", "run", "--secret", "A")
+    assert code == 0, errors
+    assert noted() == {"run": "1001"} and (tmp_path / "run/.secrets/values").exists()
+    assert history.runs()[0].created_s > ended_s[0]  # another login node, which does not see this kit, counts from here
+
+
+def test_an_empty_word_names_no_run(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `kit cancel "$JOB"` has it where the variable is not set: runs that were never submitted have no number either."""
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    fake.script("sbatch", "kill -9 $$")
+    call("submit", "train.py", "--output", "run")
+    before(tmp_path, 2)
+    assert "UNSUBMITTED" in call("status", "run")[1]
+    (tmp_path / "other").mkdir()
+    refused = "kit: the word for a run is empty\n  fix: if a variable gives it, look whether it is set; kit runs lists the runs\n"
+    for folder in ("other", "run"):
+        monkeypatch.chdir(tmp_path / folder)
+        for command in ("status", "logs", "rerun", "cancel"):
+            assert call(command, "") == (2, "", refused), (folder, command)
+        assert call("cancel", " ")[::2] == (2, refused)
+        assert call("cancel", ";a")[0] == 2
+    assert noted() == {"run": ""}
+
+
+def test_a_task_of_an_array_that_was_never_submitted_is_not_said_to_have_ended(
+    fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.script("sbatch", "kill -9 $$")
+    call("submit", "train.py", "--array", "0-2", "--output", "run")
+    refused = "kit: train (not submitted) has no tasks yet: whether Slurm has its job is not known\n  fix: cancel all of it: kit cancel run\n"
+    assert call("cancel", "run", "--task", "1") == (2, "", refused)
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    refused = refused.replace("whether Slurm has its job is not known", "it was never submitted")
+    assert call("cancel", "run", "--task", "1") == (2, "", refused) and fake.calls("scancel") == []
+    assert call("cancel", "run")[1] == "kit: train was never submitted, and will not be\n"
 
 
 def test_the_job_of_an_earlier_run_directory_of_that_name_is_not_taken_for_its_own(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
+import kit
 import pytest
 from kit.runs import history, local_disk
 
@@ -27,6 +29,15 @@ def submit(kit_here, fake_slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(local_disk, "EXPORTS", (f"{tmp_path}/exports*",))
     return call
+
+
+def test_where_warnings_are_errors_no_run_directory_is_left(submit, tmp_path: Path) -> None:
+    assert WARNING in submit()  # with what it needs
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(kit.KitWarning, match="is on a disk of this machine"):
+            kit.submit("train.py", output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_directory_on_a_disk_of_this_machine_is_warned_of(submit, tmp_path: Path) -> None:

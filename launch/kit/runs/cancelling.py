@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Optional
 
 from kit import slurm
-from kit.base.errors import KitError
+from kit.base.errors import KitError, UsageError
 from kit.runs import (
     array_status,
     history,
@@ -41,6 +42,8 @@ def cancel_all(words: Sequence[str], task: Optional[int]) -> Iterator[str | KitE
             continue
         found, number = next(answers), each[1]
         try:
+            if number is not None:
+                _refuse_unsubmitted(found)
             yield _cancel(status.task_of(found, number), number)
         except KitError as error:
             yield error
@@ -72,6 +75,16 @@ def _cancel(found: Status, number: Optional[int]) -> str:
     going = (item for item in found.tasks if item.active and item.state != "UNKNOWN")
     active = {item.run.id.rpartition("_")[0] for item in going}
     return _cancel_jobs(run, active or {run.id}, number)
+
+
+def _refuse_unsubmitted(found: Status) -> None:
+    """Raise UsageError where one task is to be cancelled of an array that has no job."""
+    run = found.run
+    if run.is_unsettled:
+        is_unsure = found.state == "SUBMITTING"
+        why = "whether Slurm has its job is not known" if is_unsure else "it was never submitted"
+        fix = f"cancel all of it: kit cancel {os.path.basename(run.folder)}"
+        raise UsageError(f"{run} has no tasks yet: {why}", fix)
 
 
 def _refuse_unknown(found: Status) -> None:

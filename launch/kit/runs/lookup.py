@@ -23,6 +23,9 @@ def find(word: Optional[str], *, live: bool = False) -> Run:
     Of several runs of a name, one of this folder comes first. Where a `live` one is wanted, which
     something is about to be done to, it is the only one of that name that may be running.
     """
+    if word is not None and not word.strip():
+        fix = "if a variable gives it, look whether it is set; kit runs lists the runs"
+        raise UsageError("the word for a run is empty", fix)
     folder = "" if word is None else os.path.abspath(word)
     if os.path.isdir(folder) and (noted := history.in_folder(folder)):
         return _fresh(noted)
@@ -60,7 +63,7 @@ def with_job(
     its file system may be dead. `noted` is history.noted_as(number).
     """
     if not number.isdecimal():
-        known = [run for run in known if run.id == number]
+        known = [run for run in known if number and run.id == number]
 
     def is_other(run: Run) -> bool:
         return run.id != number and (run.folder, run.created_s) not in noted

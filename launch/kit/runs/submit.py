@@ -68,12 +68,15 @@ def submit(plan: Plan, run: Path, options: list[str], say: Callable[[Run], None]
 
     A signal to kit is acted on when the job is noted and `say` has been called.
     """
-    if warning := local_disk.warning(run):
-        warn(warning)
     is_asked = False
     try:
+        if warning := local_disk.warning(run):
+            warn(warning)
         noted = begin(plan, run, options)
         secret_file.place(plan, run)
+        if plan.program.secrets:  # they may have taken minutes: SETTLE_S begins here
+            noted = replace(noted, created_s=time.time())
+            history.add(noted)
         with signals.deferred("sbatch has been asked, and its answer is waited for"):
             is_asked = True
             noted = arrived(noted, _ask(noted, options))
@@ -147,7 +150,9 @@ def settle(run: Run) -> Run:
         if found := _jobs(run, record):
             return arrived(replace(run, cluster=cluster), found[0])
         is_elsewhere = not record.get("clusters") and _is_of_another_cluster(run, cluster)
-        is_unsure = is_elsewhere or time.time() - run.created_s < SETTLE_S or _is_asking(run)
+        is_recent = time.time() - run.created_s < SETTLE_S
+        is_asking = local_processes.has_kit(record) or _has_sbatch(run)
+        is_unsure = is_elsewhere or is_recent or is_asking
     except KitError:
         is_unsure = True
     return replace(run, why="unsure" if is_unsure else "")
@@ -173,7 +178,7 @@ def _jobs(run: Run, record: RunRecord) -> list[slurm.Job]:
     return found or [slurm.Job(str(number), one) for number in begun[:1]]
 
 
-def _is_asking(run: Run) -> bool:
+def _has_sbatch(run: Run) -> bool:
     """Return whether an sbatch of this run still lives on this machine."""
     script = os.fsencode(run.paths.script)
     return any(script in words for _, words in local_processes.read_all("cmdline"))
