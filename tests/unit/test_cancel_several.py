@@ -30,8 +30,11 @@ def test_of_two_calls_at_one_moment_both_are_noted(tmp_path: Path) -> None:
     run_dir.write(plan_of(run_dir=str(tmp_path / "run")))
     run = tmp_path / "run"
     with ThreadPoolExecutor(8) as callers:
-        list(callers.map(lambda task: run_dir.note_cancelled(run, {f"12_{task}"}), range(40)))
-    assert len(run_dir.load(tmp_path / "run")["cancelled"]) == 40
+        noted = [callers.submit(run_dir.note_cancelled, run, {f"12_{task}"}) for task in range(40)]
+        for number in range(40):  # as the answer of sbatch is
+            callers.submit(run_dir.update, run, {"job_id": f"{number}"})
+    assert not any(each.exception() for each in noted)
+    assert len((record := run_dir.load(tmp_path / "run"))["cancelled"]) == 40 and record["job_id"]
     (tmp_path / "run/env.sh").unlink()
     run_dir.note_cancelled(run, {"12"})
     assert run_dir.was_cancelled(run, "12_3")

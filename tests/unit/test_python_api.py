@@ -19,7 +19,7 @@ from typing import IO, Callable
 import kit
 import pytest
 from kit.cli import run_views
-from kit.files import safe_read
+from kit.files import json_lines, safe_read
 from kit.plan import program
 from kit.remote import records
 from kit.runs import history, run_dir
@@ -94,6 +94,8 @@ def test_a_job_is_submitted_followed_and_explained(job: Path, fake_slurm: Slurm,
     assert (why.rank, why.node, why.cause) == (0, "node1", "exception") and "ValueError: no" in str(why)
     assert run.logs(rank=0).endswith("ValueError: no\n") and run.logs(node="node1") == run.logs(errors=True)
     assert run.logs(rank=0, tail=1) == "ValueError: no\n" and run.logs(rank=0, tail=0) == ""
+    with pytest.raises(kit.UsageError, match=r"tail: expected a number of lines, not -1\n  fix: leave it out for all of them"):
+        run.logs(rank=0, tail=-1)
     assert kit.find().id == kit.find("1001").id == kit.find(1001).id == kit.find(run.folder).id == "1001"
     assert silent()
 
@@ -283,6 +285,22 @@ def test_a_call_that_the_programs_own_time_limit_cuts_off_is_not_a_second_job(tm
     assert list(fake.jobs()) == ["1001"]
 
 
+def test_a_full_disk_after_sbatch_is_no_error_either_where_warnings_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted_slurm.around(tmp_path, monkeypatch)
+    append = json_lines.append
+
+    def append_none_with_a_job(file: Path, facts: dict[str, object]) -> None:
+        if facts.get("id"):
+            raise OSError(28, "No space left on device")
+        append(file, facts)
+
+    monkeypatch.setattr(json_lines, "append", append_none_with_a_job)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*is not checked against the cluster")
+        assert kit.submit("train.py", nodes=2).id == "1001"
+
+
 def test_a_program_that_a_signal_ended_finds_its_job_when_it_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As timeout and a service's manager end it. It had no time to say which job there is."""
     fake = scripted_slurm.around(tmp_path, monkeypatch)
@@ -434,6 +452,14 @@ def test_a_tensor_is_the_list_of_its_numbers() -> None:
 
     found, listed = (kit.load("train.py", ["{seed}"], sweep={"seed": [each]}, nodes=each) for each in (Scalar(), 2))
     assert (found.sweep, found.nodes) == (listed.sweep, listed.nodes)
+
+
+def test_the_bytes_of_a_program_are_its_text() -> None:
+    """As of subprocess.check_output, which would have been the text b'3f2a' for the ranks."""
+    job = kit.load("train.py", [b"--rev", bytearray(b"3f2a")], env={b"REV": b"3f2a \xff"}, name=b"first")
+    assert (job.command, dict(job.env), job.name) == (("train.py", "--rev", "3f2a"), {"REV": os.fsdecode(b"3f2a \xff")}, "first")
+    with pytest.raises(kit.UsageError, match="arguments: expected a list, not b'--lr 1'"):
+        kit.load("train.py", b"--lr 1")  # its items are numbers
 
 
 def test_an_error_comes_out_of_a_pool_of_processes(job: Path, fake_slurm: Slurm) -> None:

@@ -296,6 +296,11 @@ def test_a_warning_beside_an_empty_answer_is_no_answer(stub) -> None:
     assert slurm.why_waiting("kit-probe") == ""
 
 
+def test_a_step_that_says_only_blank_lines_has_said_nothing(stub) -> None:
+    stub("srun", "echo >&2; exit 1")
+    assert slurm.in_job("7", ["node1"], ["true"], 60) == ""
+
+
 @pytest.mark.parametrize("end", ["", "-ib"])
 def test_a_step_on_thousands_of_nodes_names_them_in_few_words_that_every_slurm_reads(end: str, stub) -> None:
     """Linux takes no argument of more than 128 KB, and Slurm 22.05 no name[1-2]-ib."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from kit.base import quote
-from kit.base.errors import KitError
+from kit.base.errors import KitError, UsageError
 from kit.diagnose.why import report
 from kit.diagnose.why.report import Report
 from kit.files import safe_read
@@ -67,6 +67,9 @@ class RunHandle:
         Without an attempt it is that of all attempts, of the ranks that failed that of the last.
         With `tail` it is so many last lines of each log.
         """
+        if tail is not None and tail < 0:
+            problem = f"tail: expected a number of lines, not {tail}"
+            raise UsageError(problem, "leave it out for all of them")
         choice = LogChoice(node, rank, errors, attempt)
         files = array_status.logs(self._run(), self.task, choice)
         return b"".join(_content(log, tail) for log in files).decode("utf-8", "replace")

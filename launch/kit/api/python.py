@@ -118,23 +118,29 @@ def _request(
 
 def _words(function: str, name: str, given: Sequence[str]) -> list[str]:
     """Return the words of a list. Raise UsageError for one text: its letters would be the words."""
-    if isinstance(given, str):
+    if isinstance(given, (str, bytes)):
         problem = f"{name}: expected a list, not {given!r}"
         raise UsageError(problem, f"write {name}={given.split()!r}", where=f"kit.{function}()")
-    return [str(word) for word in given]
+    return [_text(word) for word in given]
 
 
 def _located(value: Any, where: str) -> Located:
     """Return a value of Python's as a job file would have it."""
     if isinstance(value, Mapping):
-        return Located({str(key): _located(item, where) for key, item in value.items()}, where)
+        return Located({_text(key): _located(item, where) for key, item in value.items()}, where)
     if isinstance(value, Iterable) and getattr(value, "shape", None) == ():
         value = value.item()  # type: ignore[attr-defined]  # of a tensor, which has no items
     if isinstance(value, (set, frozenset)):
         value = sorted(value, key=str)  # its own order is another one in each process
-    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray)):
         return Located([_located(item, where) for item in value], where)
-    return Located(None if value is None else str(value), where)
+    return Located(None if value is None else _text(value), where)
+
+
+def _text(value: Any) -> str:
+    """Return a value as text; of bytes, such as a program's output, what they say."""
+    is_bytes = isinstance(value, (bytes, bytearray))
+    return os.fsdecode(bytes(value)) if is_bytes else str(value)
 
 
 def _plan(request: JobRequest, output: Target, use: Use) -> Plan:

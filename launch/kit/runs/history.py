@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 from kit import slurm
 from kit.base import formats
-from kit.base.errors import warn
+from kit.base.errors import tell
 from kit.base.table import printable
 from kit.files import json_lines, notes, typed_json
 from kit.plan.plan import Plan
@@ -125,7 +125,7 @@ def add(run: Run) -> None:
     except OSError as error:
         problem = f"the run could not be noted in {notes.history()} ({error.strerror})"
         fix = f"to find it again: kit status {run.folder}"
-        warn(f"kit: {problem}; {fix}")
+        tell(f"kit: {problem}; {fix}")
 
 
 def new(folder: Path, plan: Plan, job_id: str, **facts: Any) -> Run:

@@ -266,13 +266,16 @@ def save(run: Path, record: Mapping[str, Any]) -> None:
     replace.text(RunPaths(run).record, f"{content}\n", sharing.mode_of_record(run))
 
 
-def update(run: Path, changes: RunRecord) -> None:
-    """Replace values of run.json; all others stay as they are.
+def update(run: Path, changes: RunRecord, cancelled: Collection[str] = ()) -> None:
+    """Replace values of run.json, and add jobs that were `cancelled`; all others stay as they are.
 
     Raise KitError where it is not as kit writes it.
     """
-    load(run)
-    save(run, {**_content(run), **changes})
+    # Not the record, which is replaced, nor the folder: NFS gives locks only to writers.
+    with locks.held(run / run_paths.ENV):
+        noted = {*load(run).get("cancelled", ()), *cancelled}
+        more: RunRecord = {"cancelled": tuple(sorted(noted))} if noted else {}
+        save(run, {**_content(run), **changes, **more})
 
 
 def note_cancelled(run: Path, job_ids: Collection[str]) -> None:
@@ -280,11 +283,9 @@ def note_cancelled(run: Path, job_ids: Collection[str]) -> None:
 
     Slurm forgets a job that never started within minutes, and no log tells how it ended.
     """
-    # Not the record, which is replaced, nor the folder: NFS gives locks only to writers.
-    with locks.held(run / run_paths.ENV), contextlib.suppress(OSError, KitError):
+    with contextlib.suppress(OSError, KitError):
         # On a full disk this fails: then the run is called lost later.
-        cancelled = {*load(run).get("cancelled", ()), *job_ids}
-        update(run, {"cancelled": tuple(sorted(cancelled))})
+        update(run, {}, job_ids)
 
 
 def was_cancelled(run: Path, job_id: str) -> bool:

@@ -102,10 +102,10 @@ def in_job(job_id: str, nodes: list[str], command: list[str], within_s: float) -
             process.wait(within_s)
         except subprocess.TimeoutExpired:
             client.end(process)  # which ends the step
-        said, problems = _content(output), _content(errors)
+        said, problems = _content(output), _content(errors).strip()
     if not said and problems:
         raise KitError(
-            f"srun in job {job_id}: {problems.strip().splitlines()[-1]}",
+            f"srun in job {job_id}: {problems.splitlines()[-1]}",
             f"does the job still run? kit status {job_id}",
         )
     return said
