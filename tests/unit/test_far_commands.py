@@ -804,6 +804,18 @@ def test_an_image_is_built_there_and_the_same_command_does_nothing_more(far: Far
     assert image.name in kit_here("submit", "job.yaml", "--image", "mine", "--dry-run").out
 
 
+def test_no_shell_there_reads_the_name_of_an_archive_or_of_an_image(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS's rsync, and others before 3.2.4, hand on a place as it is."""
+    monkeypatch.setenv("RSYNC_OLD_ARGS", "1")
+    docker_archive(project / "mine $(touch ran).tar")
+    done = kit_here("build", "mine $(touch ran).tar", "--name", "mine", "--cluster", "far")
+    assert done.code == 0, done.err + done.out
+    (project / "job.yaml").write_text(JOB.replace("runtime: none", "runtime: apptainer"))
+    (project / "my.sif $(touch ran)").write_bytes(b"an image")
+    kit_here("bench", "job.yaml", "--image", "my.sif $(touch ran)", "--dry-run")
+    assert not list(far.home.rglob("ran")) and len(list(far.kit.glob("images/my-*"))) == 1
+
+
 def test_a_build_that_fails_ends_with_its_code(far: Far, project: Path, kit_here) -> None:
     (project / "broken.tar").write_bytes(b"no tar")
     done = kit_here("build", "broken.tar", "--cluster", "far")
@@ -863,15 +875,63 @@ def test_an_answer_that_was_lost_starts_nothing_twice(far: Far, project: Path, k
     assert len(far.slurm.calls("sbatch")) == usual
 
 
+@pytest.fixture
+def at_placing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Has something happen just before kit, or an image, is given its name there."""
+
+    def arrange(happens: Callable[[], None]) -> None:
+        ask = install.Copy.ask
+
+        def ask_then(self: install.Copy, what: str, *more: float, **values: object) -> dict[str, object]:
+            if what.startswith("place "):
+                happens()
+            return ask(self, what, *more, **values)
+
+        monkeypatch.setattr(install.Copy, "ask", ask_then)
+
+    return arrange
+
+
+def test_kit_and_an_image_have_arrived_also_where_the_answer_was_lost(far: Far, new_project: Path, kit_here, at_placing) -> None:
+    (new_project / "job.yaml").write_text(JOB.replace("runtime: none", "runtime: apptainer") + "image: my.sif\n")
+    (new_project / "my.sif").write_bytes(b"an image")
+    at_placing(far.lose_next_answer)
+    done = kit_here("bench", "job.yaml", "--dry-run")
+    assert done.code == 0 and done.err.count("the connection to login broke (") == 2, done.err
+    (image,) = far.kit.glob("images/*.sif")
+    assert image.read_bytes() == b"an image" and [path.name for path in far.kit.glob(".kit-*")] == []
+
+
+def test_a_connection_that_breaks_while_kit_arrives_is_not_pythons_fault(far: Far, new_project: Path, kit_here, at_placing) -> None:
+    at_placing(far.down)
+    done = kit_here("bench", "job.yaml", "--dry-run")
+    assert done.code == 69 and "kit: login cannot be reached (ssh: No route to host): kit bench has not begun\n" in done.err, done.err
+
+
+def test_a_command_whose_end_another_terminal_has_shown_is_not_waited_for(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that follow one build, the first to hear its end has the login node forget it."""
+    begin = calls.begin
+
+    def begin_and_end(copy: install.Copy, request: calls.Request) -> None:
+        begin(copy, request)
+        until_the_end_there(far, job="")
+        copy.ask("finish", folder=copy.folder, call=request.call)
+
+    monkeypatch.setattr(calls, "begin", begin_and_end)
+    done = kit_here("bench", "job.yaml", "--dry-run")
+    gone = "nothing is left of the output of this command on login: another terminal has shown its end, or it ended days ago"
+    assert done.code == 1 and done.err.endswith(f"kit: {gone}\n  fix: see what it made: kit status, kit images\n"), done.err
+
+
 def test_a_request_that_comes_twice_makes_the_folder_of_its_call_once(tmp_path: Path) -> None:
     made = session.make(str(tmp_path), "0123456789abcdef")
     assert made and made.is_dir() and session.make(str(tmp_path), "0123456789abcdef") is None
 
 
-def until_the_end_there(far: Far) -> None:
-    """Waits until the job 1001 is there, and no command goes on."""
+def until_the_end_there(far: Far, job: str = "1001") -> None:
+    """Waits until the job is there, and no command goes on."""
     end = time.monotonic() + 60
-    while "1001" not in far.slurm.states() or any(map(session.is_alive, (far.kit / "calls").iterdir())):
+    while not {job} <= {"", *far.slurm.states()} or any(map(session.is_alive, (far.kit / "calls").iterdir())):
         assert time.monotonic() < end
         time.sleep(0.1)
 

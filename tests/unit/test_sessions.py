@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.files import notes
 from kit.remote import keeper, records, service, session
 from kit.remote.landing import MARK
 
@@ -173,6 +175,25 @@ def test_one_that_was_killed_is_said_to_be(tmp_path: Path, capfd: pytest.Capture
     assert session.state(str(tmp_path), ID) == "killed"
     service.follow(str(tmp_path), ID, 0, "MARK")
     assert capfd.readouterr().out.endswith('\n{"out": "a"}\n{"is_killed": true}\n')
+
+
+def test_one_whose_folder_is_gone_is_said_to_be(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    service.follow(str(tmp_path), ID, 0, "MARK")
+    assert capfd.readouterr() == ('\nMARK\n{"is_gone": true}\n', "")
+
+
+def test_a_token_that_another_first_command_is_writing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = notes.folder() / "origin"
+    file.parent.mkdir(parents=True)
+    found: list[str] = []
+    with file.open("wb", buffering=0) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        second = threading.Thread(target=lambda: found.append(records.origin("/project")), daemon=True)
+        second.start()
+        time.sleep(0.2)
+        other.write(b"0123456789abcdef")
+    second.join(60)
+    assert found == [records.origin("/project")] and file.read_bytes() == b"0123456789abcdef"
 
 
 @pytest.mark.parametrize(("node", "silent_s", "state"), [("", 0, "killed"), ("another", 0, "running"), ("another", 3600, "killed")])

@@ -152,10 +152,14 @@ def image_state(folder: str, name: str, size: int) -> dict[str, Any]:
 
 def place_image(part: str, name: str, sha256: str) -> dict[str, Any]:
     """Give a complete copy of an image its name; remove the copy where it is another file."""
-    is_whole = image_files.sha256(Path(part)) == sha256
-    if is_whole:
-        os.utime(part)  # it has the date of the laptop's file, and some sites remove old files
-        os.replace(part, os.path.join(os.path.dirname(part), name))
-    else:
-        os.unlink(part)
+    place = Path(part).with_name(name)
+    try:
+        is_whole = image_files.sha256(Path(part)) == sha256
+        if is_whole:
+            os.utime(part)  # it has the date of the laptop's file, and some sites remove old files
+            os.replace(part, place)
+        else:
+            os.unlink(part)
+    except FileNotFoundError:  # this request has come before, and its answer was lost
+        is_whole = place.is_file() and image_files.sha256(place) == sha256
     return {"is_whole": is_whole}

@@ -152,6 +152,10 @@ class _Following:
             limits = "some limit what login nodes may do; then the same command again"
             fix = f"some sites end the processes that users leave behind, and {limits}"
             raise KitError(f"the command on {host.name} was killed there", fix)
+        if "is_gone" in said:
+            why = "another terminal has shown its end, or it ended days ago"
+            problem = f"nothing is left of the output of this command on {host.name}: {why}"
+            raise KitError(problem, "see what it made: kit status, kit images")
         if "run" in said:
             self.note_run(said["run"])
         for name in ("out", "err"):

@@ -102,8 +102,8 @@ def send(copy: Copy, context: Context) -> str:
         files = [path for path in [source, *source.rglob("*")] if path.is_file()]
         count = sum(path.stat().st_size for path in files)
         copy.host.say(f"copying {source.name} to {copy.host.name}, {size(count)}")
-    to = "" if source.is_dir() else source.name
-    rsync.send(copy.host, source, f"{place}/{inside}", options, to)
+    # Not with the file's name as the place: some versions of rsync have a shell there read that.
+    rsync.send(copy.host, source, f"{place}/{inside}", options)
     return place
 
 

@@ -40,8 +40,8 @@ def of_job(job: Job, problems: Problems) -> Optional[Path]:
 def send(copy: Copy, image: Path) -> str:
     """Copy an image to the login node unless it is there; return its path there."""
     host, sha256, count = copy.host, image_files.digest(image), image.stat().st_size
-    stem = re.sub(r"[^A-Za-z0-9._-]", "-", image.stem)
-    name = f"{stem}-{sha256[:16]}{image.suffix}"
+    stem, suffix = (re.sub(r"[^A-Za-z0-9._-]", "-", part) for part in (image.stem, image.suffix))
+    name = f"{stem}-{sha256[:16]}{suffix}"
     folder, part = f"{copy.folder}/{image_files.FOLDER}", f".{name}.part"
     options = [rsync.PRIVATE, "--append", "--partial"]
     next_time = "the next time its copy goes on from there"

@@ -186,11 +186,22 @@ def _send(copy: Copy, files: dict[str, Path]) -> None:
     try:
         unnamed.ask("place kit", part=part, place=copy.place, python=copy.python)
     except KitError as error:
+        if _is_named(copy):
+            return  # the answer was lost, and where the request came again, no service was there
         own = f"python{sys.version_info[0]}.{sys.version_info[1]}"
         key = f"`ssh_python: /path/to/{own}`"
         fix = f"name one in the profile that does, such as {own}, which runs it here: {key}"
         why = f"does not run kit: {error.problem}"
         raise KitError(f"{copy.python} on {copy.host.name} {why}", fix) from None
+
+
+def _is_named(copy: Copy) -> bool:
+    """Return whether the copy of kit has its name. Raise Unreachable."""
+    copy.host.forget_connection()
+    mark = bash(f"{copy.place}/{landing.MARK}")
+    is_there = f"[[ -f {mark} ]] && is_there=true || is_there=false"
+    answer = """printf '\\n%s {"is_there": %s}\\n' "$1" "${is_there}\""""
+    return bool(copy.host.ask(f"{is_there}; {answer}")["is_there"])
 
 
 # ---------------------------------------------------------------- what travels

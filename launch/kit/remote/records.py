@@ -64,8 +64,10 @@ def _open_own(file: Path, mode: str) -> IO[bytes]:
 def origin(root: str) -> str:
     """Return 16 hex digits that identify a folder of this machine."""
     file = notes.folder() / "origin"
-    with suppress(FileExistsError), _open_own(file, "xb") as new:
-        new.write(secrets.token_hex(16).encode())
+    with _open_own(file, "a+b") as own:
+        locks.take(own.fileno())  # another first command may just be writing it
+        if not os.fstat(own.fileno()).st_size:
+            own.write(secrets.token_hex(16).encode())
     token = safe_read.read(file, 64).decode("ascii").strip()
     return hashlib.sha256(f"{token}\0{root}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
 

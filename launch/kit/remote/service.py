@@ -85,6 +85,9 @@ def held(folder: str, call: str) -> Json:
 def follow(folder: str, call: str, offset: int, mark: str) -> None:
     """Write the mark, and the spool of a call to stdout until its end, from byte `offset` on."""
     place = session.place(folder, call)
+    if not place.is_dir():
+        _send(f"\n{mark}\n".encode() + session.line(is_gone=True))
+        return
     with suppress(BrokenPipeError), open(place / "spool", "rb") as spool:
         _send(f"\n{mark}\n".encode())
         spool.seek(offset)

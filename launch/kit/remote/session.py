@@ -2,7 +2,8 @@
 
 A call is a folder `calls/ID` with kit's mark. Its `spool` keeps what the command says until the
 laptop has it, a JSON object a line: {"out": TEXT}, {"err": TEXT}, {"run": ...} for a run that it
-recorded, and last {"exit": CODE}. A connection adds {} as a sign of life, and {"is_killed": true}.
+recorded, and last {"exit": CODE}. A connection adds {} as a sign of life, {"is_killed": true}, and,
+where there is no such folder any more, {"is_gone": true}.
 """
 
 from __future__ import annotations
