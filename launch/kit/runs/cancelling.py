@@ -103,7 +103,7 @@ def _cancel_jobs(run: Run, job_ids: set[str], number: Optional[int] = None) -> s
         for job_id in job_ids:
             slurm.cancel(job_id)
         run_dir.note_cancelled(run.paths.folder, job_ids)
-    if not run.is_exact:  # another job of this folder may still need them
+    if not run.is_earlier_job:  # another job of this folder may still need them
         secret_file.forget(Path(run.folder), number)  # a job that waits would not do that itself
     return f"{run} is being cancelled"
 

@@ -45,7 +45,8 @@ class Run:
     is_shell: bool = False  # of `kit shell`, not of a program
     is_foreign: bool = False  # a copy, or from another cluster; the history holds none
     call: str = ""  # the number of the laptop's command that made it, by KIT_CALL
-    is_exact: bool = False  # the job whose number was given; the history holds the run's last one
+    # A job of the folder that may not be its last: it is not noted, and its end costs no secrets.
+    is_earlier_job: bool = False
 
     def __str__(self) -> str:
         return f"{printable(self.name)} ({self.id or 'not submitted'})"
@@ -118,7 +119,7 @@ def add(run: Run) -> None:
     Another user's run is not noted: its record may name any job as its own, and may change. A copy
     is not, so that nobody takes it for the last run. A full disk is no reason to fail: report it.
     """
-    if run.is_foreign or run.is_exact or not sharing.is_own(run.folder):
+    if run.is_foreign or run.is_earlier_job or not sharing.is_own(run.folder):
         return
     try:
         json_lines.append(notes.history(), asdict(run))
@@ -142,7 +143,7 @@ def new(folder: Path, plan: Plan, job_id: str, **facts: Any) -> Run:
 def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None) -> Run:
     """Note how a run ended, and return it with that. `elapsed_s` is Slurm's, where it says so."""
     # The job's script removed its secrets, unless it was killed; nobody looks at this run again.
-    if not run.is_exact:  # another job of this folder may still need them
+    if not run.is_earlier_job:  # another job of this folder may still need them
         secret_file.forget(Path(run.folder))
     used = measure(run, [run], elapsed_s) if run.id and not run.array else run.usage
     run = replace(run, state=state, why=why, usage=used)
@@ -172,7 +173,7 @@ def latest(run: Run) -> Run:
 
     A user may submit a run directory again: sbatch run_script.sh. Its job leaves no other note.
     """
-    if run.state and not (run.local or run.is_exact):
+    if run.state and not (run.local or run.is_earlier_job):
         run = _submitted_later(run)
     return current(run)
 

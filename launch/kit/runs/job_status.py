@@ -82,7 +82,7 @@ def queued(run: Run, queue: Queue) -> Optional[slurm.Queued]:
 def query(run: Run, queue: Queue, accounts: Accounts) -> Status:
     """Return the status of a job by Slurm's queue, else by its log, else by Slurm's accounts."""
     job = queued(run, queue)
-    if not run.is_exact and (not job or not slurm.is_active(job.state)):
+    if not run.is_earlier_job and (not job or not slurm.is_active(job.state)):
         newer = _newer(run, queue)
         run, job = (newer, queued(newer, queue)) if newer else (run, job)
     if run.allocation and (ended := by_log(run))[0]:

@@ -75,7 +75,7 @@ def with_job(
 def of_own_job(run: Run) -> Run:
     """Return the run under its own id: where its end is noted, no later job of its folder."""
     found = history.current(run)
-    return replace(found, is_exact=bool(found.state and not found.local))
+    return replace(found, is_earlier_job=bool(found.state and not found.local))
 
 
 def of_job(number: str, run: Run, noted: Mapping[tuple[str, float], Run]) -> Optional[Run]:
@@ -88,17 +88,17 @@ def of_job(number: str, run: Run, noted: Mapping[tuple[str, float], Run]) -> Opt
     earlier = noted.get((run.folder, run.created_s))
     if run.array:
         if earlier:
-            return replace(earlier, is_exact=True)
+            return replace(earlier, is_earlier_job=True)
         tasks = job_chain.begun_tasks(run.paths, number)
-        return replace(history.under(run, number, tasks), is_exact=True) if tasks else None
+        return replace(history.under(run, number, tasks), is_earlier_job=True) if tasks else None
     logs = run.paths.job(number).logs
     if not (number.isdecimal() and os.path.isdir(logs)):
         # Such as one that was cancelled before it began.
-        return replace(earlier, is_exact=True) if earlier and earlier.state else None
+        return replace(earlier, is_earlier_job=True) if earlier and earlier.state else None
     # A user submitted it: it may run beside the one that is noted.
     if job_chain.followed_by(logs):
         return _fresh(run)
-    return replace(history.under(run, number), is_exact=True)
+    return replace(history.under(run, number), is_earlier_job=True)
 
 
 def _meant(word: str, named: list[Run], *, live: bool) -> Run:
