@@ -1136,6 +1136,31 @@ def test_no_secret_reaches_the_job_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "names"),
+    {
+        "export hf_token=s3cr3tvalue": ["hf_token"],
+        "export hf_token='s3cr3t va'\\''lue'": ["hf_token"],
+        "export 'hf_token=\"s3cr3t va lue'": ["hf_token"],
+        "hf_token=s3cr3tvalue\nexport hf_token\nmkdir $hf_token": ["hf_token"],
+        "HF_TOKEN=s3cr3tvalue\nexport HF_TOKEN\nmkdir $HF_TOKEN": ["HF_TOKEN"],
+        "export hf_token=s3cr3tvalue\nif [ -d x ]; then export hf_token=s3cr3tvalue2; mkdir x; fi": ["hf_token"],
+        "#SBATCH --export=ALL,my_token=s3cr3tvalue": ["my_token"],
+        "wandb_key=s3cr3tvalue srun ./b": ["wandb_key"],
+        "srun --export=ALL,comet_key=s3cr3tvalue ./b --comet_key s3cr3tvalue": ["comet_key"],
+        "mpirun -genv WANDB_API_KEY s3cr3tvalue ./b": ["WANDB_API_KEY"],
+        "export APPTAINERENV_my_token=s3cr3tvalue; srun apptainer exec i.sif ./b": ["my_token"],
+        "#SBATCH --export=ALL, HF_TOKEN=s3cr3tvalue": None,  # sbatch refuses it, and names the rest of the line
+    }.items(),
+)
+def test_what_is_known_to_be_a_secret_is_shown_nowhere(body: str, names: list[str] | None) -> None:
+    found = convert(f"{body}\n{'' if './b' in body else './a'}\n")
+    assert "s3cr3t" not in found.job + json.dumps([entry._asdict() for entry in found.entries])
+    made = yaml.load(found.job, Loader=yaml.BaseLoader).get("secrets")
+    assert made == names
+    assert any(entry.kind == DECIDE for entry in found.entries)
+
+
+@pytest.mark.parametrize(
     "line",
     [
         f"wandb login {'0123456789abcdef' * 2}01234567",

@@ -208,6 +208,17 @@ class Assignments:
                 draft.take_back(_about_secret(name))
                 draft.left_out(span, "nothing of the job uses it")
 
+    def _drop_definitions(self, name: str) -> None:
+        """Have no line of the job hold the value of what turns out to be a secret."""
+        own = [
+            item
+            for item in self.placing.items
+            if item.sets == {name} and item.source.startswith(f"{name}=")
+        ]
+        for item in own:
+            self.draft.carried(item.span, "secrets")
+        self.placing.items = [item for item in self.placing.items if item not in own]
+
     def _secret(self, name: str, value: Optional[Value], span: Span) -> None:
         """Name a secret: its value is never written into the job."""
         holes = self.scope.holes_of(value) if isinstance(value, str) else []
@@ -217,6 +228,7 @@ class Assignments:
             sources = makers[-1].partition("=")[2].strip("\"'")
         self.draft.secrets[name] = "env"
         self.scope.leave_open(name)
+        self._drop_definitions(name)
         if found := re.fullmatch(r"\$\((?:cat |<)\s*([~\w./-]+)\)", sources):
             self.draft.secrets[name] = {"command": f"cat {found[1]}"}
             self.draft.carried(span, "secrets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from dataclasses import dataclass, field
@@ -141,19 +142,22 @@ class Draft:
         self.decide(span, f"{what}: {way}; or {own}, which runs when rank 0 has ended")
 
     def hide(self) -> None:
-        """Hide the secrets in the job's lines of bash and in its values."""
+        """Hide the secrets in the job's lines of bash, in its values, and in the ledger."""
+        hide = functools.partial(hiding.hide, secrets=self.secrets)
         before = repr(self)
         for key in ("setup", "host_setup", "script"):
-            setattr(self, key, [hiding.hide(text) for text in getattr(self, key)])
-        self.env = {name: hiding.hide(text) for name, text in self.env.items()}
+            setattr(self, key, [hide(text) for text in getattr(self, key)])
+        self.env = {name: hide(text) for name, text in self.env.items()}
         if words := self.keys.get("command"):
-            self.keys["command"] = hiding.hide("\0".join(words)).split("\0")
-        if repr(self) == before:
-            return
-        hidden = [n for n, line in enumerate(self.lines, 1) if hiding.hide(line) != line]
-        carried = [number for number in hidden if self.kind_of(number) == CARRIED]
-        for number in carried or hidden or [1]:
-            self.decide((number, number), _NOT_SHOWN)
+            self.keys["command"] = hide("\0".join(words)).split("\0")
+        if repr(self) != before:
+            hidden = [n for n, line in enumerate(self.lines, 1) if hide(line) != line]
+            carried = [number for number in hidden if self.kind_of(number) == CARRIED]
+            for number in carried or hidden or [1]:
+                self.decide((number, number), _NOT_SHOWN)
+        self.entries = [
+            each._replace(text=hiding.hide_rest(each.text, self.secrets)) for each in self.entries
+        ]
 
     def take_back(self, reason: str) -> None:
         """Take what was said for a reason off the ledger."""

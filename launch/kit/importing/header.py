@@ -82,7 +82,8 @@ def _read_line(line: str, here: Span, given: GivenOptions, draft: Draft) -> None
             given[option.name] = (getopt.value_after(before, option), here)
             _carry(option, here, draft)
     if rest:
-        problem = f"sbatch refuses this line, for '{rest[0]}' is not an option"
+        name = rest[0].partition("=")[0]  # what is behind it may be a secret
+        problem = f"sbatch refuses this line, for '{name}' is not an option"
         draft.decide(here, problem)
 
 

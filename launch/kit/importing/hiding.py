@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from kit.base import redact
 from kit.config import token_check
@@ -49,18 +50,30 @@ def is_sure(name: str, text: str) -> bool:
     return bool(is_strong or is_random) and is_secret(name, text)
 
 
-def hide(text: str) -> str:
-    """Return lines of bash, or the words of a command with NUL between them, without secrets."""
+def hide(text: str, secrets: Collection[str] = ()) -> str:
+    """Return lines of bash, or the words of a command with NUL between them, without secrets.
+
+    `secrets` are names of which it is known that their values are secret.
+    """
     text = redact.hide_tokens(text)
     for pattern in (_OPTION, _SET, _LOGIN, _PIPED):
-        text = pattern.sub(_without_value, text)
+        text = pattern.sub(lambda found: _without_value(found, secrets), text)
     return text
 
 
-def _without_value(found: re.Match[str]) -> str:
+def hide_rest(line: str, secrets: Collection[str]) -> str:
+    """Return a line up to the value of the first of these names: its quotes may be of any form."""
+    names = "|".join(map(re.escape, secrets))
+    sign = r"[\"']?(?:\+?=|:\s)"
+    begin = rf"((?:\b|ENV_)(?:{names}){sign}|env\s+(?:{names})\s).*"  # mpirun -genv NAME VALUE
+    return re.sub(begin, rf"\1{redact.HIDDEN}", line) if names else line
+
+
+def _without_value(found: re.Match[str], secrets: Collection[str]) -> str:
     groups = found.groupdict()
     value, name = groups["value"].strip("\"'"), groups.get("name")
     is_shown = not value or _REFERENCE.match(value) or value in redact.HIDDEN
-    if is_shown or (name and not is_sure(name, value)):
+    is_known = bool(name) and name.rpartition("ENV_")[2] in secrets  # APPTAINERENV_NAME sets NAME
+    if is_shown or (name and not (is_known or is_sure(name, value))):
         return found.group()
     return found.group()[: found.start("value") - found.start()] + redact.HIDDEN
