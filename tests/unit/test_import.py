@@ -1124,6 +1124,11 @@ def test_modules_stay_outside_of_a_container() -> None:
     assert job["setup"] == "source /opt/env.sh\nexport A=$SLURM_JOB_ID\nulimit -s 9\n"
 
 
+def test_the_end_of_a_script_does_not_cost_what_prepares_its_program() -> None:
+    job = keys('srun bash -c "source venv/bin/activate && export A=b && python t.py"\nexit 0\n')
+    assert (job["command"], job["setup"], job["env"]) == ("t.py", "source venv/bin/activate\n", {"A": "b"})
+
+
 # ---------------------------------------------------------------- secrets
 
 

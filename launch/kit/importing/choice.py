@@ -174,7 +174,7 @@ def _inner(reader: Reader, span: Span, text: str) -> Optional[list[str]]:
     if any(reader.launches(each) for each in first):
         return None
     before = len(reader.placing.items)
-    reader.is_in_task = True
+    reader.is_in_task, reader.is_over = True, False
     reader.read(first)
     added = reader.placing.items[before:]
     reader.placing.inner = {item.source for item in added if item.kind != DEFINE}
