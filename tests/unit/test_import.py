@@ -1129,6 +1129,18 @@ def test_the_end_of_a_script_does_not_cost_what_prepares_its_program() -> None:
     assert (job["command"], job["setup"], job["env"]) == ("t.py", "source venv/bin/activate\n", {"A": "b"})
 
 
+@pytest.mark.parametrize(
+    "body",
+    {
+        "a function that adds options to the command of its name": 'srun() { /usr/bin/srun --label "$@"; }\nsrun ./a\n',
+        "functions that call each other": "die() { stop; exit 1; }\nstop() { rm -rf /tmp/x || die; }\nmkdir x || die\nsrun ./a\n",
+        "a secret that is a container's": "set -a\nAPPTAINERENV_WANDB_API_KEY=abcdefg\nset +a\nsrun apptainer exec i.sif ./a\n",
+    }.values(),
+)
+def test_valid_bash_is_read_without_an_error(body: str) -> None:
+    assert yaml.safe_load(convert(body).job)["command"] == "./a"
+
+
 # ---------------------------------------------------------------- secrets
 
 

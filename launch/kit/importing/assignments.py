@@ -203,7 +203,8 @@ class Assignments:
             [command, *draft.setup, *draft.host_setup, *draft.script, *draft.env.values()]
         )
         for name, span in self.bare_secrets.items():
-            if not re.search(rf"\b{name}\b", read):
+            # Of a container, it has its name there by now.
+            if name in draft.secrets and not re.search(rf"\b{name}\b", read):
                 del draft.secrets[name]
                 draft.take_back(_about_secret(name))
                 draft.left_out(span, "nothing of the job uses it")

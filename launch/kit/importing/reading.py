@@ -51,14 +51,14 @@ class Reading(AtLines):
     def words(self, call: Node) -> list[str]:
         return [field for word in call["Args"] for field in self.scope.words(word)]
 
-    def is_around(self, words: list[str]) -> bool:
-        """Return whether a function of the script runs a program that it is given."""
+    def weight_around(self, words: list[str]) -> int:
+        """Return how likely a function of the script starts ranks by a command that it is given."""
         function, given = self.functions[words[0]], words[1:]
         if "eval" in bash_tree.programs(function):
             given = " ".join(given).split()
         elif not re.search(r"\$\{?[@*]", bash_tree.text(function)):
-            return False
-        return bool(given and commands.weight(given))
+            return 0
+        return commands.weight(given) if given else 0
 
     def candidate(self, weight: int, words: list[str], node: Node) -> None:
         if ("ray", "start") in zip(words, words[1:]):
@@ -83,15 +83,23 @@ class Reading(AtLines):
 
     def launches(self, node: Node) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
+        return self.weight(node, set()) > 0
+
+    def weight(self, node: Node, seen: set[str]) -> int:
+        """Return how likely one of the commands of a statement is the one that starts the ranks.
+
+        `seen` has the functions that were looked into: they may call each other.
+        """
+        found = 0
         with self.scope.lookahead():
-            for call in bash_tree.calls(node):
-                words = self.words(call)
-                called = self.functions.get(words[0]) if words else None
-                if words and (commands.weight(words) or (called and self.is_around(words))):
-                    return True
-                if called and called is not node and self.launches(called):
-                    return True
-        return False
+            for words in filter(None, map(self.words, bash_tree.calls(node))):
+                found = max(found, commands.weight(words))
+                if called := self.functions.get(words[0]):
+                    found = max(found, self.weight_around(words))
+                    if words[0] not in seen:
+                        seen.add(words[0])
+                        found = max(found, self.weight(called, seen))
+        return found
 
     def word_of_export(self, word: Node, node: Node, *, exported: bool) -> None:
         """Read a word of export that shfmt takes for no assignment; options of declare are others.

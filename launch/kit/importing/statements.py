@@ -125,7 +125,7 @@ class Reader(Reading):
             self.candidate(0, words, node)
         elif name == ":" and self.scope.defaults:
             self.variables.keep_defaults(self.item(DEFINE, node))
-        elif name in self.functions:
+        elif words[0] in self.functions:
             self._call_function(node, words)
         elif document is not None and os.path.basename(words[-1]) in commands.BASH_AND_SH:
             words = [*words, "-c", document]
@@ -157,7 +157,7 @@ class Reader(Reading):
     def _call_function(self, node: Node, words: list[str]) -> None:
         name = words[0]
         function = self.functions[name]
-        if name in self.inside or not (self.is_around(words) or self.launches(function)):
+        if name in self.inside or not (self.weight_around(words) or self.launches(function)):
             item = self.item(ACTION, node)
             item = item._replace(uses=item.uses | {name}, sets=bash_tree.names_set(function))
             if bash_tree.programs(function) <= commands.PRINTING and not item.sets:
