@@ -25,6 +25,7 @@ from kit.config.variables import OWNED
 from kit.importing import getopt, header, importer
 from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT, Draft
 from kit.importing.importer import Imported
+from kit.importing.reading import DONE
 from kit.importing.scope import Scope
 
 import documented_json
@@ -1139,6 +1140,58 @@ def test_the_end_of_a_script_does_not_cost_what_prepares_its_program() -> None:
 )
 def test_valid_bash_is_read_without_an_error(body: str) -> None:
     assert yaml.safe_load(convert(body).job)["command"] == "./a"
+
+
+@pytest.mark.parametrize("check", ["python is_done.py", "./is_done", "make -q"])
+def test_a_check_that_may_end_the_script_does_not_hide_the_program(check: str) -> None:
+    found = convert(f"{check} && exit 0\nsrun python t.py\n")
+    assert yaml.safe_load(found.job)["command"] == "t.py" and "host_setup" not in found.job
+    assert [entry.reason for entry in found.entries if entry.kind == DECIDE] == [DONE]
+    assert yaml.safe_load(convert("srun python t.py && exit 0\nexit 1\n").job)["command"] == "t.py"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "( python prep.py || exit 1; exit 0 )",
+        "(cd data && export HF_HOME=/x A=$SLURM_JOB_ID && python prep.py)",
+        "(cd data && ./prep.py) || exit 1",
+        "(cd data; python prep.py) && srun python t.py",
+    ],
+)
+def test_what_a_subshell_changes_stays_in_it(lines: str) -> None:
+    job = yaml.safe_load(convert(f"{lines}\n{'' if 'srun' in lines else 'srun python t.py'}\n").job)
+    assert (job["command"], job["host_setup"]) == ("t.py", re.split(" (?:&& srun|[|][|] exit 1$)", lines)[0] + "\n")
+    assert not job.keys() & {"workdir", "env", "setup"}
+
+
+def test_a_subshell_with_the_program_is_read() -> None:
+    job = keys("mkdir -p x\n(cd sub && export A=1 && srun python t.py; exit 0)\necho done\n")
+    assert (job["command"], job["workdir"], job["env"]) == ("t.py", "sub", {"A": "1"})
+    found = yaml.safe_load(convert("(cd sub && export A=1 && srun ./a)\nsrun ./b\n").job)
+    assert found["command"] == "./b" and not found.keys() & {"workdir", "env"}
+    assert "which ran at the same time" in "; ".join(questions("(cd sub; python p.py) &\nsrun ./b\n"))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    {
+        "export A=1\nsrun ./a\nexport A=2\npython e.py\n": {"env": {"A": "1"}, "command": "./a"},
+        "C=a.yaml\nsrun bash -c 'python t.py --c '$C\nC=b.yaml\npython e.py $C\n": {"command": "t.py --c a.yaml"},
+        "export C=a.yaml\nsrun bash -c 'python t.py --c $C'\nexport C=b.yaml\npython e.py $C\n": {"command": "t.py --c a.yaml", "env": {"C": "a.yaml"}},
+        "C=$(ls)\nsrun python t.py $C\nC=$(pwd)\npython e.py $C\n": {"script": "python t.py $C\n", "host_setup": "C=$(ls)\nexport C\n"},
+        "export C=$(ls)\nsrun ./a\nexport C=$(pwd)\n./e.py\n": {"host_setup": "export C=$(ls)\n"},
+        "srun ./a $B\nexport B=1\n": {"inherit": ["B"], "env": None},
+        "srun bash -c 'export A=$(ls); B=$A.x; python t.py $B'; ./e.py\n": {"setup": "export A=$(ls)\n"},
+        "for s in 1 2; do export SEED=$s; python p.py; done\nsrun ./a $s\n": {"env": {"SEED": "2"}, "command": "./a 2", "sweep": None},
+    }.items(),
+)
+def test_what_comes_after_the_program_does_not_change_what_it_finds(body: str, expected: dict[str, Any]) -> None:
+    found = convert(body)
+    check_ledger(f"#!/bin/bash\n{body}", found)
+    job = yaml.load(found.job, Loader=yaml.BaseLoader)
+    assert {key: job.get(key) for key in expected} == expected
+    assert "env: A" not in [entry.reason for entry in found.entries if entry.first == 4]
 
 
 # ---------------------------------------------------------------- secrets

@@ -8,13 +8,13 @@ import re
 from typing import Optional
 
 from kit.base import bash_tree
-from kit.base.bash_tree import Node, Span
+from kit.base.bash_tree import Node
 from kit.config import variables
 from kit.importing import commands, program_variables, slurm_numbers
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, Candidate, Item
 from kit.importing.launch import Launch
-from kit.importing.reading import BACKGROUND, RETRIES
+from kit.importing.reading import BACKGROUND, DONE, RETRIES
 from kit.importing.statements import Reader
 
 # A task's value of a list.
@@ -40,13 +40,15 @@ def finish(reader: Reader) -> None:
     most = max(each.weight for each in reader.candidates)
     *others, chosen = [each for each in reader.candidates if each.weight == most]
     start = chosen.item
+    reader.restore(chosen.state)
     if most == 1 and any(each.item[1:3] != start[1:3] for each in others):
         reader.draft.decide(start.span, _GUESSED)
     _advise_sweep(reader, [*reader.placing.items, start])
     for each in reader.candidates:
         is_alone = not (each.remarks or each.sweep)
-        if (each.item.span, each.item.position) == (start.span, start.position):
-            continue  # of the same condition
+        is_of_same = (each.item.span, each.item.position) == (start.span, start.position)
+        if is_of_same or DONE in each.remarks:  # about which all is said
+            continue
         if each.weight == 1 and each.item.position < start.position and is_alone:
             reader.placing.add(each.item)
         else:
@@ -88,7 +90,7 @@ def _ran_at_once(reader: Reader, first: Candidate, last: Candidate) -> bool:
 
 def _launch(reader: Reader, start: Item) -> Launch:
     """Return what reads the program's command, with what it has to know of the lines before."""
-    inner = functools.partial(_inner, reader, start.span)
+    inner = functools.partial(_inner, reader, start)
     launch = Launch(reader.draft, reader.scope, inner, start.span)
     sources = "\n".join(item.source for item in reader.placing.items)
     launch.of_options.update(_OF_OPTIONS.findall(sources))
@@ -164,9 +166,9 @@ def _drop_texts(reader: Reader) -> None:
             reader.placing.consumed.add(name)
 
 
-def _inner(reader: Reader, span: Span, text: str) -> Optional[list[str]]:
+def _inner(reader: Reader, start: Item, text: str) -> Optional[list[str]]:
     """Read the text of `bash -c`: what prepares the program, and the program as its end."""
-    *first, last = _flat(bash_tree.parse(text, "bash -c", span)) or [{}]
+    *first, last = _flat(bash_tree.parse(text, "bash -c", start.span)) or [{}]
     call = last.get("Cmd") or {}
     is_simple = all(bash_tree.kind(each) in ("CallExpr", "DeclClause") for each in first)
     if bash_tree.kind(last) != "CallExpr" or not call.get("Args") or not is_simple:
@@ -176,7 +178,8 @@ def _inner(reader: Reader, span: Span, text: str) -> Optional[list[str]]:
     before = len(reader.placing.items)
     reader.is_in_task, reader.is_over = True, False
     reader.read(first)
-    added = reader.placing.items[before:]
+    added = [item._replace(position=start.position) for item in reader.placing.items[before:]]
+    reader.placing.items[before:] = added
     reader.placing.inner = {item.source for item in added if item.kind != DEFINE}
     return [*reader.scope.settings(call), *reader.words(call)]
 

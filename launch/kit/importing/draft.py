@@ -159,9 +159,17 @@ class Draft:
             each._replace(text=hiding.hide_rest(each.text, self.secrets)) for each in self.entries
         ]
 
-    def take_back(self, reason: str) -> None:
-        """Take what was said for a reason off the ledger."""
-        self.entries = [each for each in self.entries if each.reason != reason]
+    def take_back(self, reason: str, span: Optional[Span] = None) -> None:
+        """Take what was said for a reason off the ledger; with `span`, of these lines alone."""
+        self.entries = [
+            each
+            for each in self.entries
+            if each.reason != reason or span not in (None, each[1:3])
+        ]
+
+    def is_noted(self, span: Span) -> bool:
+        """Return whether the ledger says what became of some lines."""
+        return any(each[1:3] == span and each.kind != REMARK for each in self.entries)
 
     def rename(self, old: str, new: str) -> None:
         """Write another name into the reasons."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from kit.base.bash_tree import Span
+from kit.importing.holes import Value
 from kit.importing.scope import COMPUTED, DIFFERS
 
 # Lines that do the same in any folder: settings of the shell, and what names all paths in full.
@@ -14,7 +15,15 @@ _ANYWHERE = re.compile(
     r"(module|ml|conda|mamba|micromamba|spack|ulimit|umask|unset|alias|set|eval)\b"
     r"|(source|\.|mkdir|rm|cp|mv|ln|rsync|tar|unzip|chmod|touch)(\s+([\"']?[/~$]|-)\S*)+\Z"
 )
+# Sets variables that kit import cannot see; environments and modules have none of the script's.
+_SOURCE = re.compile(
+    r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*((source|\.|eval)\s|export\s+\"?[$`])"
+    r"(?!.*(activate\b|profile|bashrc|conda|module))"
+)
+# Their status tells of zero, or of the end of a file, and would end the job's lines.
+_OF_STATUS = re.compile(r"(\(\(|let\s|(\w+=\S*\s+)?read\s)(?!.*<<(?!<))", re.DOTALL)
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
+VALUES = (DEFINE, EXPORT)
 
 
 class Item(NamedTuple):
@@ -30,6 +39,15 @@ class Item(NamedTuple):
     folder: str = ""  # in which it ran
 
 
+class State(NamedTuple):
+    """What a command finds at its place in the script, whatever the lines behind it do."""
+
+    env: dict[str, str]
+    values: dict[str, Value]
+    of_script: dict[str, Value]  # variables that kit sets, too
+    folders: tuple[Optional[str], str]  # `workdir`, and $PWD
+
+
 class Candidate(NamedTuple):
     """A command that may be the one that starts the ranks."""
 
@@ -38,6 +56,7 @@ class Candidate(NamedTuple):
     item: Item  # with what the lines around it set
     remarks: tuple[str, ...]  # what is to be decided, if it is the one
     sweep: dict[str, list[str]]  # the loops around it
+    state: State
 
 
 def is_computed(item: Item) -> bool:
@@ -66,3 +85,13 @@ def is_for_program(source: str) -> bool:
     """Return whether lines may set variables for a program in a container."""
     is_of_host = re.search(r"activate\b|profile|bashrc|module|conda|mamba|spack|lmod", source)
     return not is_of_host and bool(re.search(r"\bexport\b|\A(source|\.)\s|set [-+]", source))
+
+
+def may_set_more(source: str) -> bool:
+    """Return whether lines may set variables that are not named in them."""
+    return bool(_SOURCE.search(source))
+
+
+def without_status(source: str) -> str:
+    """Return a statement with a status that does not end the job's lines."""
+    return f"{source} || true" if _OF_STATUS.match(source) else source

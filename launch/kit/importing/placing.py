@@ -11,8 +11,8 @@ from kit.base.bash_tree import Span
 from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import items
-from kit.importing.draft import REMARK, Draft, key_of, to_inherit
-from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, Item
+from kit.importing.draft import Draft, key_of, to_inherit
+from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, VALUES, Item
 from kit.importing.scope import DIFFERS
 from kit.slurm import GPU_CHOICE
 
@@ -20,15 +20,9 @@ _ARRAY = re.compile(r"\w\+?=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # can
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
 _OF_MODULE = re.compile(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z")  # modules set such variables, too
 ARGUMENT = re.compile(r"[0-9@*#]|BASH_SOURCE\b")
-# Their status tells of zero, or of the end of a file, and would end the job's lines.
-_OF_STATUS = re.compile(r"(\(\(|let\s|(\w+=\S*\s+)?read\s)(?!.*<<(?!<))", re.DOTALL)
 _EXPORTS = re.compile(r"\bexport\b[^\n;]*")
+_LATER = "it comes after the program"
 _IN_SETUP = "move the line to `setup`, or have the program read it"
-# Sets variables that kit import cannot see; environments and modules have none of the script's.
-_SOURCE = re.compile(
-    r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*((source|\.|eval)\s|export\s+\"?[$`])"
-    r"(?!.*(activate\b|profile|bashrc|conda|module))"
-)
 _SPAN = attrgetter("span")
 _ALWAYS_THERE = set(
     "HOME USER LOGNAME PATH LD_LIBRARY_PATH PYTHONPATH TMPDIR PWD SHELL HOSTNAME LANG TERM".split()
@@ -66,9 +60,8 @@ class Placing:
         self.needed: set[str] = set()  # variables and functions that are carried
 
     def add(self, item: Item) -> None:
-        if _OF_STATUS.match(item.source):
-            item = item._replace(source=f"{item.source} || true")
-        self.items.append(item._replace(folder=self.draft.folder))
+        source = items.without_status(item.source)
+        self.items.append(item._replace(source=source, folder=self.draft.folder))
 
     def export(self, name: str) -> None:
         """Have the lines that export a variable run, in place of `env`."""
@@ -101,12 +94,13 @@ class Placing:
         once: list[Item] = []
         inside: list[Item] = []
         self.without_default.update(needed)
+        self._leave_later(place)
         wanted = self._definitions(needed, DEFINE, known=of_kit)
         for item in self.items:
             if item.source in self.inner:
                 inside.append(item)
             elif item.kind in (PREPARE, LIMIT) and item.position > place:
-                self.draft.left_out(item.span, "it comes after the program")
+                self.draft.left_out(item.span, _LATER)
             elif item.sets and item.sets <= self.consumed:
                 continue
             elif item.kind == ACTION and item.position > place:
@@ -128,6 +122,18 @@ class Placing:
         if own_lines:
             self.draft.script += [*self._lines(wanted, "script", known | names), *own_lines]
         self._close()
+
+    def _leave_later(self, place: int) -> None:
+        """Leave out what lines behind the program set: it does not find that."""
+        later = [item for item in self.items if item.kind in VALUES and item.position > place]
+        self.items = [item for item in self.items if item not in later]
+        for item in later:
+            for name in item.sets:
+                self.draft.take_back(f"env: {name}", item.span)
+                if self.set_by.get(name) == item.span:
+                    del self.set_by[name]
+            if not self.draft.is_noted(item.span):
+                self.draft.left_out(item.span, _LATER)
 
     def _is_inside(self, item: Item) -> bool:
         """Return whether a statement is for the container."""
@@ -276,7 +282,7 @@ class Placing:
     def _may_source(self, item: Item) -> bool:
         """Return whether a statement, or a function that it calls, may source a file."""
         called = [self.functions[name] for name in sorted(item.uses & self.functions.keys())]
-        return any(_SOURCE.search(each.source) for each in (item, *called))
+        return any(items.may_set_more(each.source) for each in (item, *called))
 
     def inherit(self, name: str) -> None:
         """Have the job take a variable from the shell that submits it."""
@@ -286,8 +292,7 @@ class Placing:
     def _close(self) -> None:
         """Note what became of statements that nothing needs."""
         for item in [*self.items, *self.functions.values()]:
-            of_span = [entry for entry in self.draft.entries if entry[1:3] == item.span]
-            is_noted = any(entry.kind != REMARK for entry in of_span)
+            is_noted = self.draft.is_noted(item.span)
             if not is_noted and item.sets & self.needed:
                 self.draft.carried(item.span, "its value stands where it is used")
             elif not is_noted:

@@ -10,7 +10,7 @@ from kit.importing import commands
 from kit.importing.assignments import Assignments
 from kit.importing.draft import AtLines, Draft
 from kit.importing.holes import HOLE
-from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
+from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item, State
 from kit.importing.placing import Placing
 from kit.importing.scope import COMPUTED, Scope
 
@@ -18,6 +18,15 @@ LOGGING = {"tee", "cat", "ts"}
 LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 BACKGROUND = "it ran in the background: kit starts one program, and waits for it"
 RETRIES = "a loop that starts the same program again: `max_restarts` does so where it has failed"
+
+_LOOPS = ("WhileClause", "ForClause")
+DONE = (
+    "the job may end well here, without the program: begin a `script` with these lines, before it"
+)
+WAITS = (
+    "it waits for what ran in the background: start that, and wait, in a `script`: "
+    "docs/launchers.md#a-server-of-a-model"
+)
 
 
 class Reading(AtLines):
@@ -34,6 +43,7 @@ class Reading(AtLines):
         self.is_over = False
         self.has_background = False
         self.span: Span = (1, 1)  # of the statement that is read now
+        self.behind: list[Node] = []  # the statements that follow it
 
     def item(self, kind: str, node: Node) -> Item:
         uses, sets = frozenset(bash_tree.names_used(node)), bash_tree.names_set(node)
@@ -78,8 +88,36 @@ class Reading(AtLines):
             self.left_out(LOGS)
         uses, source = frozenset(bash_tree.names_used(node)), bash_tree.text(node)
         item = Item(ACTION, self.span, source, uses, frozenset(), position=self._position())
-        found = Candidate(weight, words, item, remarks, self.scope.sweep)
+        found = Candidate(weight, words, item, remarks, self.scope.sweep, self.state())
         (self.candidates if weight else self.unknown).append(found)
+
+    def candidates_in(self, node: Node, item: Item, reason: str) -> None:
+        """Note the commands of a statement of which the job has all, or nothing for a reason."""
+        remarks = (reason,) if reason else ()
+        for call in bash_tree.calls(node):
+            words = self.words(call)
+            if words and (weight := commands.weight(words)):
+                words = [*self.scope.settings(call), *words]
+                sweep, state = self.scope.sweep, self.state()
+                self.candidates.append(Candidate(weight, words, item, remarks, sweep, state))
+
+    def state(self) -> State:
+        """Return what a command finds here, but for the arguments of a function."""
+        draft, scope = self.draft, self.scope
+        values = {name: value for name, value in scope.values.items() if name.isidentifier()}
+        folders = (draft.keys.get("workdir"), scope.facts["PWD"])
+        return State(dict(draft.env), values, dict(scope.of_script), folders)
+
+    def restore(self, state: State) -> None:
+        """Go on with what a command of before found."""
+        draft, scope = self.draft, self.scope
+        arguments = {name: text for name, text in scope.values.items() if not name.isidentifier()}
+        draft.env, scope.values = dict(state.env), {**arguments, **state.values}
+        scope.of_script = dict(state.of_script)
+        workdir, scope.facts["PWD"] = state.folders
+        draft.keys.pop("workdir", None)
+        if workdir is not None:
+            draft.keys["workdir"] = workdir
 
     def launches(self, node: Node) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
@@ -121,3 +159,17 @@ class Reading(AtLines):
         with self.scope.lookahead():
             words = self.words(call) if call.get("Args") and readers <= LOGGING else []
         return self.launches(node) or bool(words and HOLE.fullmatch(words[0]))
+
+    def of_script(self, node: Node, item: Item) -> str:
+        """Return why only a `script` can do what lines do, "" where others can, too."""
+        calls = list(map(bash_tree.literals, bash_tree.calls(node)))
+        ends_well = ["exit", "0"] in calls or ["exit"] in calls
+        is_help = "getopts" in bash_tree.programs(node)
+        if ends_well and not (is_help or self.candidates) and "$?" not in item.source:
+            return DONE
+        return WAITS if self.waits_for_other(node) else ""
+
+    def waits_for_other(self, node: Node) -> bool:
+        """Return whether a loop waits where something runs beside the script."""
+        loops = [each for each in bash_tree.descend(node) if each.get("Type") in _LOOPS]
+        return self.has_background and any("sleep" in bash_tree.programs(each) for each in loops)

@@ -10,27 +10,20 @@ from kit.base.bash_tree import Node
 from kit.base.errors import KitError
 from kit.importing import commands, header, other_commands
 from kit.importing.holes import HOLE
-from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Candidate, Item
+from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Item
 from kit.importing.other_commands import NOT_NEEDED
-from kit.importing.reading import LOGGING, LOGS, RETRIES, Reading
+from kit.importing.reading import BACKGROUND, LOGGING, LOGS, RETRIES, WAITS, Reading
 from kit.importing.scope import COMPUTED
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
-_LOOPS = ("WhileClause", "ForClause")
-DONE = (
-    "the job may end well here, without the program: begin a `script` with these lines, before it"
-)
-WAITS = (
-    "it waits for what ran in the background: start that, and wait, in a `script`: "
-    "docs/launchers.md#a-server-of-a-model"
-)
+_ENDS = {"exit", "return"}
 
 
 class Reader(Reading):
     def read(self, statements: list[Node]) -> None:
-        around = self.span
-        for node in statements:
-            self.span = bash_tree.span(node)
+        around, behind = self.span, self.behind
+        for number, node in enumerate(statements, 1):
+            self.span, self.behind = bash_tree.span(node), [*statements[number:], *behind]
             if self.is_over:
                 self.left_out("never reached: the script has ended before")
             else:
@@ -39,7 +32,7 @@ class Reader(Reading):
             for name in self.scope.defaults:
                 self.draft.from_outside(self.span, name)
             self.scope.defaults.clear()
-        self.span = around
+        self.span, self.behind = around, behind
 
     def statement(self, node: Node) -> None:
         kind, command = bash_tree.kind(node), node.get("Cmd") or {}
@@ -60,9 +53,11 @@ class Reader(Reading):
             self.statement(command["Stmt"])
         elif kind == "BinaryCmd":
             self._two(node)
-        elif kind in ("Block", "Subshell") and self.launches(node):
+        elif kind == "Block" and self.launches(node):
             self.carried("command")
             self.read(command["Stmts"])
+        elif kind == "Subshell" and self.launches(node):
+            self._subshell(node)
         elif kind == "FuncDecl":
             name = str(command["Name"]["Value"])
             self.functions[name] = node
@@ -162,7 +157,7 @@ class Reader(Reading):
             item = item._replace(uses=item.uses | {name}, sets=bash_tree.names_set(function))
             if bash_tree.programs(function) <= commands.PRINTING and not item.sets:
                 self.left_out(NOT_NEEDED)
-            elif not node.get("Background") and self._waits_for_other(function):
+            elif not node.get("Background") and self.waits_for_other(function):
                 self.decide(WAITS)
             else:
                 self.variables.keep_set(item)
@@ -177,12 +172,26 @@ class Reader(Reading):
 
     # ------------------------------------------------------------ lists, loops and conditions
 
+    def _subshell(self, node: Node) -> None:
+        """Read ( ... ): what follows finds the folder and the variables of before."""
+        if self.weight(node, set()) == 1 and any(map(self.launches, self.behind)):
+            reason = BACKGROUND if node.get("Background") else ""
+            self.candidates_in(node, self.item(ACTION, node), reason)  # it prepares the program
+            return
+        before, is_over = self.state(), self.is_over
+        self.carried("command")
+        self.read(node["Cmd"]["Stmts"])
+        self.restore(before)
+        self.is_over = is_over
+
     def _two(self, node: Node) -> None:
         """Read A && B, A || B and A | B."""
         command = node["Cmd"]
         sign, second = bash_tree.operator(command), bash_tree.programs(command["Y"])
-        if sign == "&&" and not commands.asks(command["X"]):
+        if sign == "&&" and not (commands.asks(command["X"]) or self._may_be_over(command)):
+            self.behind.insert(0, command["Y"])
             self.statement(command["X"])
+            del self.behind[0]
             self.statement(command["Y"])
         elif sign == "||" and second <= commands.ENDS and commands.is_login(command["X"]):
             self.statement(command["X"])
@@ -198,9 +207,14 @@ class Reader(Reading):
         else:
             self.compound(node)
 
+    def _may_be_over(self, command: Node) -> bool:
+        """Return whether the script ends where the left side of && has not failed: a check."""
+        ends = bash_tree.programs(command["Y"]) & _ENDS
+        return bool(ends) and self.weight(command["X"], set()) < 2
+
     def _may_end(self, command: Node) -> bool:
         """Return whether the job ends, as the script did, where the left side of || fails."""
-        ends = bash_tree.programs(command["Y"]) & {"exit", "return"}
+        ends = bash_tree.programs(command["Y"]) & _ENDS
         is_folder = bash_tree.programs(command["X"]) == {"cd"}
         return bool(ends or is_folder or self.launches(command["X"]))
 
@@ -210,7 +224,7 @@ class Reader(Reading):
         words = around.get("Items") or []
         items = [field for word in words for field in self.scope.words(word)]
         name = str((around.get("Name") or {}).get("Value", ""))
-        before = self.scope.sweep
+        before, env = self.scope.sweep, dict(self.draft.env)
         if "break" in bash_tree.programs(command["Do"]):
             self.decide(RETRIES)
         elif name and items and not any(HOLE.search(item) for item in items):
@@ -222,6 +236,10 @@ class Reader(Reading):
             self.decide("kit does not run loops: write their values as a `sweep`")
             self.placing.set_by[name] = self.span
         self.read(command["Do"])
+        if name in self.scope.sweep:  # what follows finds the last value
+            self.scope.values[name] = items[-1]
+            for key, text in self.draft.env.items() - env.items():
+                self.draft.env[key] = text.replace(f"{{{name}}}", items[-1])
         self.scope.sweep = before
 
     def _submits(self, node: Node, item: Item) -> bool:
@@ -235,20 +253,6 @@ class Reader(Reading):
             return False
         return True
 
-    def _of_script(self, node: Node, item: Item) -> str:
-        """Return why only a `script` can do what lines do, "" where others can, too."""
-        calls = list(map(bash_tree.literals, bash_tree.calls(node)))
-        ends_well = ["exit", "0"] in calls or ["exit"] in calls
-        is_help = "getopts" in bash_tree.programs(node)
-        if ends_well and not (is_help or self.candidates) and "$?" not in item.source:
-            return DONE
-        return WAITS if self._waits_for_other(node) else ""
-
-    def _waits_for_other(self, node: Node) -> bool:
-        """Return whether a loop waits where something runs beside the script."""
-        loops = [each for each in bash_tree.descend(node) if each.get("Type") in _LOOPS]
-        return self.has_background and any("sleep" in bash_tree.programs(each) for each in loops)
-
     def compound(self, node: Node) -> None:
         """Place a condition, a loop, or a list of commands."""
         item = self.item(ACTION, node)
@@ -257,13 +261,11 @@ class Reader(Reading):
             item = item._replace(source=_as_if(node["Cmd"]))
         programs = {commands.program(bash_tree.literals(call)) for call in bash_tree.calls(node)}
         if self.launches(node):
-            self.decide("the program is started under a condition: see which is meant")
+            is_check = self.weight(node, set()) == 1
+            reason = self.of_script(node, item) if is_check else ""
+            self.decide(reason or "the program is started under a condition: see which is meant")
             self.variables.leave_open(item)
-            for call in bash_tree.calls(node):
-                words = self.words(call)
-                if words and (weight := commands.weight(words)):
-                    words = [*self.scope.settings(call), *words]
-                    self.candidates.append(Candidate(weight, words, item, (), self.scope.sweep))
+            self.candidates_in(node, item, reason)
             return
         self.variables.leave_open(item)
         prepares = programs & commands.PREPARING or "DeclClause" in {
@@ -277,7 +279,7 @@ class Reader(Reading):
             return
         if programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.decide("kit starts the program on every node itself, and once")
-        elif reason := self._of_script(node, item):
+        elif reason := self.of_script(node, item):
             self.decide(reason)
         elif programs - harmless or bash_tree.writes(node):
             self.placing.add(item)
