@@ -1194,6 +1194,32 @@ def test_what_comes_after_the_program_does_not_change_what_it_finds(body: str, e
     assert "env: A" not in [entry.reason for entry in found.entries if entry.first == 4]
 
 
+@pytest.mark.parametrize(
+    ("line", "question"),
+    {
+        "srun --chdir=/scratch/$SLURM_JOB_ID ./a": "write the `workdir` out, without variables: /scratch/$SLURM_JOB_ID",
+        "srun torchrun --max-restarts=$RESTARTS t.py": "write the `max_restarts` out, without variables: $RESTARTS",
+        "srun --container-image=/i.sqsh --container-mounts=/home/me:/w --container-workdir=/w/$EXP ./a": "if only the image has it, begin a `script` with `cd /w/$EXP`",
+        "srun --container-image=$(realpath \\\n   $IMG) ./a": "write the `image` out, without variables: $(realpath \\ $IMG)",
+        "mpirun -np 1 ./server : -np 3 ./worker": "mpirun starts several programs: kit starts one",
+    }.items(),
+)
+def test_a_key_that_only_the_running_job_could_fill_is_a_question(line: str, question: str) -> None:
+    found = convert(f"{line}\n")
+    assert question in "; ".join(entry.reason for entry in found.entries if entry.kind == DECIDE)
+    assert isinstance(yaml.safe_load(found.job), dict) and not re.search("[\U000f0000-\U000fffff]", found.job)
+
+
+def test_a_script_may_have_any_name() -> None:
+    made = importer.convert("#!/bin/bash\n./a\n", "a\nb: [.sbatch", KNOWN).job
+    assert made.startswith("# Made of a?b: [.sbatch by kit import.\n") and yaml.safe_load(made)["command"] == "./a"
+
+
+@pytest.mark.parametrize("line", ["--job-name=packjob", "--comment='no hetjob'"])
+def test_only_a_line_of_its_own_makes_a_job_of_several_parts(line: str) -> None:
+    assert keys(f"#SBATCH {line}\n#SBATCH --nodes=2\nsrun ./a\n")["nodes"] == "2"
+
+
 # ---------------------------------------------------------------- secrets
 
 
@@ -1391,6 +1417,7 @@ def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -
         "a sourced file": "echo 'LR=0.5; X=1' > env.sh\nsource env.sh\nsrun python t.py --lr $LR\n",
         "eval": 'eval "$(echo LR=0.5)"\nsrun python t.py --lr $LR\n',
         "an array": "P=(--a)\nif [ -d data ]; then P+=(--b 'c d'); fi\nP+=(--e)\nsrun python t.py \"${P[@]}\"\n",
+        "elements of an array": 'A[0]=--lr; A[1]=0.1; B=(a "b c"); B[1]=d; C=([1]=y [0]=x)\nsrun python t.py "${A[@]}" ${B[1]} "${C[@]}"\n',
         "its own value": "OUT=$(echo one); OUT=$OUT/run\nsrun python t.py --out $OUT\n",
         "a value of before": "M=$(echo one)\nC=conf/$M.yaml\nD=$C.d\nM=$(echo two)\nsrun python t.py $C $D $M\n",
         "a default": "n=$(echo 3); n=${NUM:-$n}\nsrun python t.py --n $n\n",

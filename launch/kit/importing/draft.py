@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional
 from kit.base import redact
 from kit.base.bash_tree import Span
 from kit.base.errors import Problems
+from kit.base.table import printable
 from kit.config import variables
 from kit.importing import hiding
 
@@ -70,7 +71,8 @@ class Draft:
         )
         shown = hiding.hide(redact.hide_value(text))
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        entry = LedgerEntry(kind, *span, shown, reason)
+        # A part of the script in it may go on behind the end of its line.
+        entry = LedgerEntry(kind, *span, shown, printable(" ".join(reason.split())))
         if entry not in self.entries:
             self.entries.append(entry)
 

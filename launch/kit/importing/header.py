@@ -60,7 +60,7 @@ def read(draft: Draft) -> GivenOptions:
             continue
         elif is_over:
             draft.left_out(here, "sbatch reads no #SBATCH line after the first command")
-        elif is_part or re.search(r"hetjob|packjob", line):
+        elif is_part or re.match(r"#SBATCH\s+(hetjob|packjob)\b", line):
             is_part = True
             draft.decide(here, "a job of several parts: kit submits one job for each")
         else:

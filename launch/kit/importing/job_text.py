@@ -32,7 +32,7 @@ _TITLES = {
 def render(draft: Draft, source: str) -> str:
     """Return the text of the job file."""
     found = _values(draft)
-    parts = [f"# Made of {source} by kit import.\n"]
+    parts = [f"# Made of {printable(source)} by kit import.\n"]
     for key in dict.fromkeys((*_ORDER, *found)):
         if key in found:
             parts.append(_entry(key, found[key]))

@@ -127,7 +127,7 @@ class Starters(AtLines):
         return found
 
     def _text(self, key: str, text: str) -> None:
-        """Write a key of the container whose value is one text."""
+        """Write a key whose value is one text."""
         if HOLE.search(text):
             self.decide(f"write the `{key}` out, without variables: {self.scope.source(text)}")
         elif key == "image" and (found := containers.reference(text)):
@@ -140,7 +140,7 @@ class Starters(AtLines):
         """Name the folder of the host that a mount shows as the working directory."""
         if target == ".":
             self.left_out("the program starts in the job file's folder")
-        elif found := containers.on_host(target, mounts):
+        elif not HOLE.search(target) and (found := containers.on_host(target, mounts)):
             self.draft.keys["workdir"] = found
             if found != target:
                 way = f"by its path on the host, which is not {target}"
@@ -180,7 +180,7 @@ class Starters(AtLines):
         if name == "export":
             self._export(value.split(","))
         elif name == "chdir":
-            self.draft.keys["workdir"] = self.scope.path(option.value or "")
+            self._text("workdir", self.scope.path(option.value or ""))
         elif name in ("nodelist", "exclude"):
             self.decide(f"kit starts on all nodes of the job, and not on those of --{name}")
         elif name == "multi-prog":
@@ -218,7 +218,7 @@ class Starters(AtLines):
             self.per_node = 1
         self._nodes_of_torchrun(self.scope.hinted(given.get("nnodes", "")))
         if given.get("max-restarts", "0") not in ("0", ""):
-            self.draft.keys["max_restarts"] = self.scope.hinted(given["max-restarts"])
+            self._text("max_restarts", self.scope.hinted(given["max-restarts"]))
         if rest and "no-python" not in given:  # torchrun starts its program by Python
             rest = ["python", *(["-m"] if "module" in given else []), *rest]
         if self.has_srun and self.draft.tasks > 1:
@@ -261,6 +261,8 @@ class Starters(AtLines):
                 not_taken.append(name)
                 if not equals and name not in starter_options.MPI_KNOWN:
                     self.decide(f"mpirun's option --{name}: see whether a value is behind it")
+        if ":" in words:
+            self.decide("mpirun starts several programs: kit starts one")
         self._not_taken("mpirun", not_taken)
         if per_node and per_node.isdecimal():
             self.per_node = int(per_node)
