@@ -209,6 +209,12 @@ def assignments(command: Node) -> list[Node]:
     return [*(command.get("Assigns") or []), *declared]
 
 
+def has_index(assignment: Node) -> bool:
+    """Return whether an assignment names elements of an array: A[1]=x, A=([1]=x)."""
+    elements = (assignment.get("Array") or {}).get("Elems") or []
+    return any(each.get("Index") for each in (assignment, *elements))
+
+
 def literal(word: Node) -> str:
     """Return a word without quotes and expansions; "" for any other."""
     parts = word.get("Parts") or []

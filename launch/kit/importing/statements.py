@@ -79,6 +79,9 @@ class Reader(Reading):
                 self.word_of_export(item, node, exported=exported)
                 continue
             name = str(item["Name"]["Value"])
+            if bash_tree.has_index(item):
+                self.variables.keep_set(self.item(DEFINE, node))
+                continue
             has_value = bool(item.get("Value") or item.get("Array"))
             if not has_value and not item.get("Naked"):
                 self.scope.values[name] = ""
