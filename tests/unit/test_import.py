@@ -301,7 +301,7 @@ def own_lines(job: dict[str, Any], first: str = "") -> str:
 
 
 # Variables of the shell, and those by which a script and kit find what starts the ranks.
-NOT_COMPARED = {*"_ SHLVL PWD OLDPWD SRUN_CPUS_PER_TASK SLURM_CPU_BIND CMD EXTRA LAUNCHER RESUME SCRIPT_ARGS SINGULARITY_BIND".split(), *OWNED}
+NOT_COMPARED = {*"_ SHLVL PWD OLDPWD SRUN_CPUS_PER_TASK SLURM_CPU_BIND CMD EXTRA LAUNCHER RESUME SINGULARITY_BIND".split(), *OWNED}
 
 
 ADDED = {"CONFIG", "FOO", "NCCL_DEBUG"}  # by a script's export, and by options of srun and mpirun that the stand-ins do not know
@@ -1218,6 +1218,16 @@ def test_a_script_may_have_any_name() -> None:
 @pytest.mark.parametrize("line", ["--job-name=packjob", "--comment='no hetjob'"])
 def test_only_a_line_of_its_own_makes_a_job_of_several_parts(line: str) -> None:
     assert keys(f"#SBATCH {line}\n#SBATCH --nodes=2\nsrun ./a\n")["nodes"] == "2"
+
+
+@pytest.mark.parametrize("value", ["'--a --b'", "'--a --b $SLURM_JOB_ID'", '"--a --b $SLURM_JOB_ID"', "'-O3 -g'"])
+@pytest.mark.parametrize("line", ["echo flags $FLAGS", "mkdir -p x$FLAGS", "srun bash -c 'python p.py $FLAGS'; srun ./a $FLAGS"])
+def test_a_variable_of_several_words_that_a_line_mentions_stays(value: str, line: str) -> None:
+    job = yaml.safe_load(convert(f"export FLAGS={value}\n{line}\nsrun ./a\n").job)
+    if value[0] == "'":
+        assert job["env"] == {"FLAGS": value[1:-1]}
+    else:
+        assert job["host_setup"].startswith(f"export FLAGS={value}\n")
 
 
 # ---------------------------------------------------------------- secrets

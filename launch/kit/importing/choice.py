@@ -12,7 +12,7 @@ from kit.base.bash_tree import Node
 from kit.config import variables
 from kit.importing import commands, program_variables, slurm_numbers
 from kit.importing.holes import HOLE
-from kit.importing.items import ACTION, DEFINE, Candidate, Item
+from kit.importing.items import ACTION, DEFINE, EXPORT, Candidate, Item
 from kit.importing.launch import Launch
 from kit.importing.reading import BACKGROUND, DONE, RETRIES
 from kit.importing.statements import Reader
@@ -66,7 +66,7 @@ def finish(reader: Reader) -> None:
     program_variables.read_container_settings(launch, reader.placing)
     program_variables.read_python_path(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
-    _drop_texts(reader)
+    _drop_texts(reader, start)
     of_kit = variables.OWNED - launch.unset
     reader.placing.place(launch.names, launch.lines, start.position, of_kit)
     reader.draft.setup += launch.exports
@@ -156,14 +156,21 @@ def _advise_sweep(reader: Reader, lines: list[Item]) -> None:
             reader.draft.remark(line.span, f"kit makes an array of values itself: {way}")
 
 
-def _drop_texts(reader: Reader) -> None:
-    """Take exported texts of several words, of which the command was put together, out."""
-    for name in reader.scope.reads:
-        value = reader.scope.values.get(name, "")
-        is_text = isinstance(value, str) and re.search(r"\s", value)
-        if is_text or re.search(r"\s", reader.draft.env.get(name, "")):
-            reader.draft.env.pop(name, None)
-            reader.placing.consumed.add(name)
+def _drop_texts(reader: Reader, start: Item) -> None:
+    """Have no line export the computed texts of several words that are parts of the command."""
+    items, before = reader.placing.items, set[str]()
+    names = {*start.uses, *re.findall(r"\$\{?(\w+)", start.source)}
+    while names != before:
+        before = {*names}
+        names.update(*(item.uses for item in items if item.sets & names))
+    values = reader.scope.values
+    texts = {name for name in names if re.search(r"\w\s", "".join(values.get(name, "")))}
+    reader.placing.items = [
+        item._replace(kind=DEFINE)
+        if item.kind == EXPORT and item.sets and item.sets <= texts
+        else item
+        for item in items
+    ]
 
 
 def _inner(reader: Reader, start: Item, text: str) -> Optional[list[str]]:

@@ -164,9 +164,7 @@ class Draft:
     def take_back(self, reason: str, span: Optional[Span] = None) -> None:
         """Take what was said for a reason off the ledger; with `span`, of these lines alone."""
         self.entries = [
-            each
-            for each in self.entries
-            if each.reason != reason or span not in (None, each[1:3])
+            each for each in self.entries if each.reason != reason or span not in (None, each[1:3])
         ]
 
     def is_noted(self, span: Span) -> bool:

@@ -53,7 +53,6 @@ class Placing:
         self.items: list[Item] = []
         self.functions: dict[str, Item] = {}
         self.inner: set[str] = set()  # statements of a text that each task runs
-        self.consumed: set[str] = set()  # exported texts that only put a command together
         self.with_default: dict[str, Span] = {}  # variables that are read as ${NAME:-default}
         self.set_by: dict[str, Span] = {}  # the first lines that set a variable, carried or not
         self.without_default: set[str] = set()  # variables that are read in other ways
@@ -101,8 +100,6 @@ class Placing:
                 inside.append(item)
             elif item.kind in (PREPARE, LIMIT) and item.position > place:
                 self.draft.left_out(item.span, _LATER)
-            elif item.sets and item.sets <= self.consumed:
-                continue
             elif item.kind == ACTION and item.position > place:
                 self.draft.refused_behind(item.span, "kit runs nothing after the program")
             elif item.kind != DEFINE:

@@ -6,7 +6,7 @@ import re
 
 from kit.base import bash_tree
 from kit.base.bash_tree import Node, Span
-from kit.importing import commands
+from kit.importing import commands, header
 from kit.importing.assignments import Assignments
 from kit.importing.draft import AtLines, Draft
 from kit.importing.holes import HOLE
@@ -19,6 +19,7 @@ LOGS = "kit keeps the log of every rank: runs/NAME-TIME/log/"
 BACKGROUND = "it ran in the background: kit starts one program, and waits for it"
 RETRIES = "a loop that starts the same program again: `max_restarts` does so where it has failed"
 
+_OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 _LOOPS = ("WhileClause", "ForClause")
 DONE = (
     "the job may end well here, without the program: begin a `script` with these lines, before it"
@@ -38,6 +39,7 @@ class Reading(AtLines):
         self.unknown: list[Candidate] = []  # commands of names that say nothing
         self.functions: dict[str, Node] = {}
         self.inside: list[str] = []  # the functions that are read now
+        self.given: set[str] = set()  # variables in the words of their calls
         self.remarks: tuple[str, ...] = ()
         self.is_in_task = False
         self.is_over = False
@@ -86,7 +88,7 @@ class Reading(AtLines):
             remarks += ("it read its input from a file: kit gives a program none",)
         elif texts and weight:
             self.left_out(LOGS)
-        uses, source = frozenset(bash_tree.names_used(node)), bash_tree.text(node)
+        uses, source = frozenset(bash_tree.names_used(node) | self.given), bash_tree.text(node)
         item = Item(ACTION, self.span, source, uses, frozenset(), position=self._position())
         found = Candidate(weight, words, item, remarks, self.scope.sweep, self.state())
         (self.candidates if weight else self.unknown).append(found)
@@ -173,3 +175,14 @@ class Reading(AtLines):
         """Return whether a loop waits where something runs beside the script."""
         loops = [each for each in bash_tree.descend(node) if each.get("Type") in _LOOPS]
         return self.has_background and any("sleep" in bash_tree.programs(each) for each in loops)
+
+    def submits(self, node: Node, item: Item) -> bool:
+        """Note a condition under which a job is submitted; return whether it is one."""
+        is_found = "sbatch" in bash_tree.programs_inside(node)
+        if is_found and _OUTSIDE.search(item.source):
+            self.left_out("it submits this script, where no job runs it")
+        elif is_found or re.search(r"\bscontrol\s+requeue\b", item.source):
+            self.decide(header.RESUBMITS)
+        else:
+            return False
+        return True

@@ -15,7 +15,6 @@ from kit.importing.other_commands import NOT_NEEDED
 from kit.importing.reading import BACKGROUND, LOGGING, LOGS, RETRIES, WAITS, Reading
 from kit.importing.scope import COMPUTED
 
-_OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
 _ENDS = {"exit", "return"}
 
 
@@ -168,10 +167,12 @@ class Reader(Reading):
         self.draft.carried(self.placing.functions[name].span, "command")
         self.carried("command")
         self.inside.append(name)
+        given, self.given = self.given, self.given | bash_tree.names_used(node)
         body = function["Cmd"]["Body"]
         with self.scope.called(words):
             self.read((body.get("Cmd") or {}).get("Stmts") or [body])
         self.inside.pop()
+        self.given = given
 
     # ------------------------------------------------------------ lists, loops and conditions
 
@@ -245,17 +246,6 @@ class Reader(Reading):
                 self.draft.env[key] = text.replace(f"{{{name}}}", items[-1])
         self.scope.sweep = before
 
-    def _submits(self, node: Node, item: Item) -> bool:
-        """Note a condition under which a job is submitted; return whether it is one."""
-        is_found = "sbatch" in bash_tree.programs_inside(node)
-        if is_found and _OUTSIDE.search(item.source):
-            self.left_out("it submits this script, where no job runs it")
-        elif is_found or re.search(r"\bscontrol\s+requeue\b", item.source):
-            self.decide(header.RESUBMITS)
-        else:
-            return False
-        return True
-
     def compound(self, node: Node) -> None:
         """Place a condition, a loop, or a list of commands."""
         item = self.item(ACTION, node)
@@ -278,7 +268,7 @@ class Reader(Reading):
             way = "see in which folder the program starts: `workdir: DIR`"
             self.decide(f"this may change the folder: {way}")
         harmless = commands.PRINTING | commands.TESTS | commands.PREPARING | commands.SETTINGS
-        if self._submits(node, item):
+        if self.submits(node, item):
             return
         if programs & {"ssh", "pdsh", "trap"} or node.get("Background"):
             self.decide("kit starts the program on every node itself, and once")
