@@ -1230,6 +1230,36 @@ def test_a_variable_of_several_words_that_a_line_mentions_stays(value: str, line
         assert job["host_setup"].startswith(f"export FLAGS={value}\n")
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    {
+        "export P=http://p; wget http://x; unset P": {"host_setup": "export P=http://p\nwget http://x\nunset P\n"},
+        "export P=1 Q=2; make; unset P Q": {"host_setup": "export P=1 Q=2\nmake\nunset P Q\n"},
+        "export P=$(x); make; unset P": {"host_setup": "export P=$(x)\nmake\nunset P\n"},
+        "export P=1; make; export -n P": {"host_setup": "export P=1\nmake\nexport -n P\n"},
+        "export P=1; make; declare +x P": {"host_setup": "export P=1\nmake\ndeclare +x P\n"},
+        "export P=1; unset P; export P=2": {"env": {"P": "2"}, "host_setup": "export P=1\nunset P\n"},
+        "export P=1; unset P; P=2": {"host_setup": "export P=1\nunset P\n"},
+        "P=1; mkdir $P; unset P": {"host_setup": "P=1\nmkdir $P\nunset P\n"},
+        "cp $P x; unset P": {"host_setup": "cp $P x\nunset P\n", "inherit": ["P"]},
+    }.items(),
+)
+def test_a_variable_that_the_script_takes_away_does_not_reach_the_program(lines: str, expected: dict[str, Any]) -> None:
+    job = keys(f"{lines}\n./a\n")
+    assert {name: job[name] for name in ("env", "inherit", "setup", "host_setup") if name in job} == expected
+
+
+def test_a_variable_that_is_taken_away_reaches_no_container() -> None:
+    job = keys("export P=http://p; wget http://x; unset P\napptainer exec i.sif ./a\n")
+    assert job["host_setup"] == "export P=http://p\nwget http://x\nunset P\n" and not job.keys() & {"env", "setup"}
+
+
+def test_a_variable_that_is_taken_away_has_no_value() -> None:
+    assert keys("A=1\nunset A\n./a x$A ${A:-2}\n")["command"] == "./a x 2"
+    job = keys("export A=1\nif [ -d x ]; then unset A; fi\n./a\n")
+    assert job["host_setup"] == "export A=1\nif [ -d x ]; then unset A; fi\n" and "env" not in job
+
+
 # ---------------------------------------------------------------- secrets
 
 

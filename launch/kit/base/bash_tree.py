@@ -203,6 +203,12 @@ def names_set(node: Any) -> frozenset[str]:
     return frozenset(found - {""})
 
 
+def names_unset(node: Any) -> set[str]:
+    """Return the variables that a node takes away."""
+    words = [literals(call) for call in calls(node)]
+    return {name for each in words if each[0] == "unset" for name in each[1:]}
+
+
 def assignments(command: Node) -> list[Node]:
     """Return the assignments of a command, and what export and declare name."""
     declared = command.get("Args") or [] if command.get("Type") == "DeclClause" else []

@@ -11,7 +11,7 @@ from kit.config import variables
 from kit.importing import hiding
 from kit.importing.draft import Draft
 from kit.importing.holes import HOLE, Value
-from kit.importing.items import DEFINE, EXPORT, Item
+from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, Item
 from kit.importing.placing import Placing
 from kit.importing.scope import COMPUTED, DIFFERS, PATH_LIKE, Scope
 
@@ -133,6 +133,26 @@ class Assignments:
         """Note a command that sets variables: the value of each is its own name."""
         self.leave_open(item)
         self.placing.add(item)
+
+    def unset(self, item: Item, names: frozenset[str]) -> None:
+        for name in names - variables.OWNED:
+            self.scope.change(name)
+            self.scope.values[name] = ""
+        self.take_away(item, names)
+
+    def take_away(self, item: Item, names: frozenset[str]) -> None:
+        """Place lines that take variables from the programs behind them.
+
+        Where the script has exported one, that is for the lines of the host before them alone.
+        """
+        own = {name for each in self.placing.items for name in each.sets}
+        taken = names & own & self.exported
+        self.exported -= names
+        for name in taken:
+            self.draft.env.pop(name, None)
+            self.draft.take_back(f"env: {name}")
+            self.placing.export(name, ACTION)
+        self.placing.add(item._replace(kind=ACTION if taken else LIMIT, sets=taken))
 
     def kind_of(self, item: Item) -> str:
         return EXPORT if item.sets & self.exported else DEFINE

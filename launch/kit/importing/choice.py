@@ -116,6 +116,7 @@ def _tell_of_failures(reader: Reader, position: int) -> None:
         item
         for item in reader.placing.items
         if item.kind == ACTION
+        and not re.match(r"(export|unset)\b", item.source)
         and item.position <= position
         and "||" not in "".join(reader.draft.lines[item.span[0] - 1 : item.span[1]])
     ]

@@ -71,9 +71,9 @@ def hide_rest(line: str, secrets: Collection[str]) -> str:
 
 def _without_value(found: re.Match[str], secrets: Collection[str]) -> str:
     groups = found.groupdict()
-    value, name = groups["value"].strip("\"'"), groups.get("name")
+    value, name = groups["value"].strip("\"'"), groups.get("name") or ""
     is_shown = not value or _REFERENCE.match(value) or value in redact.HIDDEN
-    is_known = bool(name) and name.rpartition("ENV_")[2] in secrets  # APPTAINERENV_NAME sets NAME
+    is_known = name.rpartition("ENV_")[2] in secrets  # APPTAINERENV_NAME sets NAME
     if is_shown or (name and not (is_known or is_sure(name, value))):
         return found.group()
     return found.group()[: found.start("value") - found.start()] + redact.HIDDEN

@@ -45,14 +45,17 @@ def read(reader: Reading, node: Node, words: list[str]) -> None:
     elif name in ("cd", "pushd", "popd"):
         _enter(reader, name, words)
     else:
-        _place(reader, item, name)
+        _place(reader, item, words)
         is_tunnel = name == "ssh" and any(re.fullmatch("-[A-Za-z]*N[A-Za-z]*", w) for w in words)
         if name not in commands.KNOWN | {"[", "test"} and not is_tunnel:
             reader.candidate(0, words, node)
 
 
-def _place(reader: Reading, item: Item, name: str) -> None:
-    if name in commands.PREPARING:
+def _place(reader: Reading, item: Item, words: list[str]) -> None:
+    name = os.path.basename(commands.program(words))
+    if name == "unset" and "-f" not in words:
+        reader.variables.unset(item, frozenset(filter(str.isidentifier, words[1:])))
+    elif name in commands.PREPARING:
         reader.placing.add(item._replace(kind=PREPARE))
     elif name in commands.LIMITS:
         reader.placing.add(item._replace(kind=LIMIT))

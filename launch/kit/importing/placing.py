@@ -62,10 +62,10 @@ class Placing:
         source = items.without_status(item.source)
         self.items.append(item._replace(source=source, folder=self.draft.folder))
 
-    def export(self, name: str) -> None:
+    def export(self, name: str, kind: str = EXPORT) -> None:
         """Have the lines that export a variable run, in place of `env`."""
         self.items = [
-            item._replace(kind=EXPORT) if item.kind == DEFINE and name in item.sets else item
+            item._replace(kind=kind) if item.kind in VALUES and name in item.sets else item
             for item in self.items
         ]
 

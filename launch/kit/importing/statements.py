@@ -10,7 +10,7 @@ from kit.base.bash_tree import Node
 from kit.base.errors import KitError
 from kit.importing import commands, header, other_commands
 from kit.importing.holes import HOLE
-from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE, Item
+from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE
 from kit.importing.other_commands import NOT_NEEDED
 from kit.importing.reading import BACKGROUND, LOGGING, LOGS, RETRIES, WAITS, Reading
 from kit.importing.scope import COMPUTED
@@ -44,6 +44,9 @@ class Reader(Reading):
             if "-f" in options:
                 item = self.item(PREPARE, node)
                 self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
+            elif "+x" in options or (exported and "-n" in options):
+                item = self.item(ACTION, node)
+                self.variables.take_away(item, item.sets)
             else:
                 self._assign(node, exported=exported)
         elif kind == "CallExpr":
@@ -249,6 +252,7 @@ class Reader(Reading):
     def compound(self, node: Node) -> None:
         """Place a condition, a loop, or a list of commands."""
         item = self.item(ACTION, node)
+        item = item._replace(sets=item.sets | (bash_tree.names_unset(node) & self.draft.env.keys()))
         if bash_tree.kind(node) == "BinaryCmd" and bash_tree.operator(node["Cmd"]) == "&&":
             # As the last line of `host_setup`, a test that is false would end the job.
             item = item._replace(source=_as_if(node["Cmd"]))
