@@ -1260,6 +1260,22 @@ def test_a_variable_that_is_taken_away_has_no_value() -> None:
     assert job["host_setup"] == "export A=1\nif [ -d x ]; then unset A; fi\n" and "env" not in job
 
 
+@pytest.mark.parametrize(
+    ("lines", "setup"),
+    {
+        "export OUT=/x/out\nmkdir -p $OUT": "mkdir -p $OUT\n",
+        "export A=1\ncp $A x\nexport A=2": "export A=1\ncp $A x\nexport A=2\n",
+        "export A=1; cp $A x; export A=2": "export A=1\ncp $A x\nexport A=2\n",
+        "export TMPDIR=/t\nmkdir $TMPDIR": "export TMPDIR=/t\nmkdir $TMPDIR\n",
+        "export PYTHONPATH=/t\nls $PYTHONPATH >x": "export PYTHONPATH=/t\nls $PYTHONPATH >x\n",
+    }.items(),
+)
+def test_lines_of_the_host_have_a_variable_from_env_where_that_is_its_value(lines: str, setup: str) -> None:
+    for start in ("", "apptainer exec i.sif "):
+        made = keys(f"{lines}\n{start}./a\n")["host_setup"]
+        assert made == setup or (not start and made == "mkdir $TMPDIR\n")
+
+
 # ---------------------------------------------------------------- secrets
 
 

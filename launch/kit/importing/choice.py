@@ -67,6 +67,7 @@ def finish(reader: Reader) -> None:
     program_variables.read_python_path(launch, reader.placing)
     reader.placing.needed |= reader.scope.reads
     _drop_texts(reader, start)
+    reader.placing.of_env = _of_env(reader)
     of_kit = variables.OWNED - launch.unset
     reader.placing.place(launch.names, launch.lines, start.position, of_kit)
     reader.draft.setup += launch.exports
@@ -75,6 +76,15 @@ def finish(reader: Reader) -> None:
     slurm_numbers.write(reader.draft, "script", reader.scope.facts)
     reader.variables.drop_unread_secrets(start.source)
     _tell_of_failures(reader, start.position)
+
+
+def _of_env(reader: Reader) -> set[str]:
+    """Return the variables of `env` that lines of the host find there, with the script's value."""
+    draft, values = reader.draft, reader.scope.values
+    names = [name for item in reader.placing.items for name in item.sets]
+    of_node = r"PATH|(LD_|PYTHON|BASH).*" + ("|HOME|TMPDIR" if draft.has_image else "")
+    known = {name for name, text in draft.env.items() if values.get(name) == text}
+    return {name for name in known if names.count(name) == 1 and not re.fullmatch(of_node, name)}
 
 
 def _likeliest(unknown: list[Candidate]) -> Candidate:

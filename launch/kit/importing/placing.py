@@ -54,6 +54,7 @@ class Placing:
         self.functions: dict[str, Item] = {}
         self.inner: set[str] = set()  # statements of a text that each task runs
         self.with_default: dict[str, Span] = {}  # variables that are read as ${NAME:-default}
+        self.of_env: set[str] = set()  # variables that `host_setup` has from `env`
         self.set_by: dict[str, Span] = {}  # the first lines that set a variable, carried or not
         self.without_default: set[str] = set()  # variables that are read in other ways
         self.needed: set[str] = set()  # variables and functions that are carried
@@ -114,7 +115,7 @@ class Placing:
             if item.kind != EXPORT and item.sets & used:
                 self.draft.decide(item.span, _outside(item.sets & used))
         known = {*of_kit, *self.draft.env}
-        self.draft.host_setup += self._lines(once, "host_setup", set())  # it begins in the workdir
+        self.draft.host_setup += self._lines(once, "host_setup", self.of_env)
         self.draft.setup += self._lines(inside, "setup", known if has_image else known | names)
         if own_lines:
             self.draft.script += [*self._lines(wanted, "script", known | names), *own_lines]
@@ -195,13 +196,15 @@ class Placing:
         """Return the lines of statements and of those they need; none sets `known` names alone."""
         names = {name for item in chosen for name in item.uses}
         on_host = key == "host_setup"
-        kinds = (DEFINE, EXPORT) if on_host else (DEFINE,)  # the job's `env` is not set there yet
+        kinds = VALUES if on_host else (DEFINE,)
         needed = [item for item in self._definitions(names, *kinds) if item not in chosen]
         found = [item for item in (*needed, *chosen) if not item.sets or item.sets - known]
-        ordered = sorted({id(item): item for item in found}.values(), key=_SPAN)
+        order = {id(item): number for number, item in enumerate(self.items)}  # also within a line
+        each_once = {id(item): item for item in found}.values()
+        ordered = sorted(each_once, key=lambda item: (item.span, order.get(id(item), -1)))
         lines: list[str] = []
         done: set[tuple[Span, str]] = set()  # a statement may be the item of several variables
-        folder = self.draft.folder
+        folder = self.draft.folder  # where `host_setup` begins
         for item in ordered:
             if on_host and item.folder not in ("", folder) and items.reads_folder(item):
                 lines.append(items.cd_line(item.folder, folder))
