@@ -107,6 +107,10 @@ STATEMENTS = [
     for data in [path.read_bytes().replace(b"\r\n", b"\n")]
     for line in map(bash_tree.text, bash_tree.parse(data.decode(), path.name))
 ]
+STATEMENTS += [
+    *("exit 0", "python is_done.py && exit 0", "(cd data && export A=1 && python p.py)", "( srun ./a; exit 0 )", "unset A", "export -n CONFIG"),
+    *("export A=2", "A[0]=x", 'export FLAGS="--a --b $A"; echo $FLAGS', "f() { g; }\ng() { f; }\nf", "export my_token=abc; mkdir $my_token"),
+]
 OPTIONS = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
 
 
@@ -1060,6 +1064,9 @@ def test_variables_for_a_container_become_the_jobs_own_keys() -> None:
     assert (job["env"], job["setup"]) == ({"A": "1", "B": "2"}, "export ID=$SLURM_JOB_ID\n")
     assert (job["mounts"], job["secrets"]) == (["/d", "/a", "/b:/c:ro"], ["WANDB_API_KEY"])
     assert "SINGULARITYENV_A" in keys("export SINGULARITYENV_A=1\nbash run.sh x\n")["env"]
+    found = convert("export APPTAINER_BIND=/a\nexport APPTAINER_BINDPATH=/b APPTAINERENV_A=1\nexport APPTAINERENV_AB=2\napptainer exec i.sif ./x\n")
+    carried = [(entry.first, entry.reason) for entry in found.entries if entry.kind == CARRIED]
+    assert carried == [(2, "mounts"), (3, "mounts"), (3, "env: A"), (4, "env: AB"), (5, "command")]
 
 
 def test_a_mount_that_only_the_job_knows_is_named() -> None:
@@ -1480,6 +1487,8 @@ def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -
         "the first branch of two": 'if [ $SLURM_NNODES -gt 4 ]; then : "${TP:=4}"; else : "${TP:=8}"; fi\nsrun python t.py --tp $TP\n',
         "quotes for the shell of a task": 'if [ -d data ]; then A="--name \'a b\'"; else A=; fi\nsrun bash -c "python t.py $A --c"\n',
         "expansions for the shell of a task": 'if [ -d data ]; then A="--id \\$SLURM_JOB_ID"; fi\nsrun bash -c "python t.py $A"\n',
+        "a value that is another behind the program": "X=$(echo a)\nsrun python t.py $X\nX=$(echo b)\n",
+        "a subshell": "X=$(echo a)\n(cd data; X=$(echo b); touch made)\nsrun python t.py $X\n",
         "a command of several kinds": 'if [ $SLURM_NNODES = 1 ]; then C=false; else C="X=1 python t.py \'a b\'"; fi\nsrun bash -c "$C --c"\n',
     }.items(),
     ids=lambda item: item[0],
@@ -1502,6 +1511,10 @@ def test_the_program_gets_what_other_lines_than_an_assignment_set(body: tuple[st
         "export N=1\nif [ -d data ]; then export N=2; fi\n",
         "export N=1\nif [ -d data ]; then N=2; mkdir -p out; fi\n",
         "export N=1\nf() { N=2; mkdir -p out; }\nf\n",
+        "export N=1\nunset N\n",
+        "export N=1 U=2\nexport -n N\n",
+        "export N=1\nunset N\nexport N=3\n",
+        "export N=1\n(export N=2; touch made)\n",
         "A=1 cp configs.txt a; A=0\nexport A\n",
     ],
 )

@@ -174,7 +174,7 @@ class Draft:
     def rename(self, old: str, new: str) -> None:
         """Write another name into the reasons."""
         self.entries = [
-            each._replace(reason=each.reason.replace(old, new)) for each in self.entries
+            each._replace(reason=re.sub(rf"\b{old}\b", new, each.reason)) for each in self.entries
         ]
 
     @property
