@@ -1302,6 +1302,7 @@ def test_no_secret_reaches_the_job_file() -> None:
         "export 'hf_token=\"s3cr3t va lue'": ["hf_token"],
         "hf_token=s3cr3tvalue\nexport hf_token\nmkdir $hf_token": ["hf_token"],
         "HF_TOKEN=s3cr3tvalue\nexport HF_TOKEN\nmkdir $HF_TOKEN": ["HF_TOKEN"],
+        "declare HF_TOKEN=s3cr3tvalue\nexport HF_TOKEN\nmkdir $HF_TOKEN": ["HF_TOKEN"],
         "export hf_token=s3cr3tvalue\nif [ -d x ]; then export hf_token=s3cr3tvalue2; mkdir x; fi": ["hf_token"],
         "#SBATCH --export=ALL,my_token=s3cr3tvalue": ["my_token"],
         "wandb_key=s3cr3tvalue srun ./b": ["wandb_key"],

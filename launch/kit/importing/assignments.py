@@ -234,7 +234,8 @@ class Assignments:
         own = [
             item
             for item in self.placing.items
-            if item.sets == {name} and item.source.startswith(f"{name}=")
+            if item.sets == {name}
+            and re.match(rf"((declare|typeset|readonly)\s+)?{name}=", item.source)
         ]
         for item in own:
             self.draft.carried(item.span, "secrets")

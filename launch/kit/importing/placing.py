@@ -123,9 +123,9 @@ class Placing:
 
     def _leave_later(self, place: int) -> None:
         """Leave out what lines behind the program set: it does not find that."""
-        later = [item for item in self.items if item.kind in VALUES and item.position > place]
-        self.items = [item for item in self.items if item not in later]
-        for item in later:
+        is_later = {item: item.kind in VALUES and item.position > place for item in self.items}
+        self.items = [item for item in self.items if not is_later[item]]
+        for item in filter(is_later.get, is_later):
             for name in item.sets:
                 self.draft.take_back(f"env: {name}", item.span)
                 if self.set_by.get(name) == item.span:

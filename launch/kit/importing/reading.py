@@ -45,7 +45,7 @@ class Reading(AtLines):
         self.is_over = False
         self.has_background = False
         self.span: Span = (1, 1)  # of the statement that is read now
-        self.behind: list[Node] = []  # the statements that follow it
+        self.behind: list[tuple[list[Node], int]] = []  # lists, and where in them it goes on
 
     def item(self, kind: str, node: Node) -> Item:
         uses, sets = frozenset(bash_tree.names_used(node)), bash_tree.names_set(node)

@@ -20,9 +20,10 @@ _ENDS = {"exit", "return"}
 
 class Reader(Reading):
     def read(self, statements: list[Node]) -> None:
-        around, behind = self.span, self.behind
+        around = self.span
         for number, node in enumerate(statements, 1):
-            self.span, self.behind = bash_tree.span(node), [*statements[number:], *behind]
+            self.span = bash_tree.span(node)
+            self.behind.append((statements, number))
             if self.is_over:
                 self.left_out("never reached: the script has ended before")
             else:
@@ -31,7 +32,8 @@ class Reader(Reading):
             for name in self.scope.defaults:
                 self.draft.from_outside(self.span, name)
             self.scope.defaults.clear()
-        self.span, self.behind = around, behind
+            self.behind.pop()
+        self.span = around
 
     def statement(self, node: Node) -> None:
         kind, command = bash_tree.kind(node), node.get("Cmd") or {}
@@ -181,7 +183,8 @@ class Reader(Reading):
 
     def _subshell(self, node: Node) -> None:
         """Read ( ... ): what follows finds the folder and the variables of before."""
-        if self.weight(node, set()) == 1 and any(map(self.launches, self.behind)):
+        behind = (each for statements, number in self.behind for each in statements[number:])
+        if self.weight(node, set()) == 1 and any(map(self.launches, behind)):
             reason = BACKGROUND if node.get("Background") else ""
             self.candidates_in(node, self.item(ACTION, node), reason)  # it prepares the program
             return
@@ -196,9 +199,9 @@ class Reader(Reading):
         command = node["Cmd"]
         sign, second = bash_tree.operator(command), bash_tree.programs(command["Y"])
         if sign == "&&" and not (commands.asks(command["X"]) or self._may_be_over(command)):
-            self.behind.insert(0, command["Y"])
+            self.behind.append(([command["Y"]], 0))
             self.statement(command["X"])
-            del self.behind[0]
+            self.behind.pop()
             self.statement(command["Y"])
         elif sign == "||" and second <= commands.ENDS and commands.is_login(command["X"]):
             self.statement(command["X"])
