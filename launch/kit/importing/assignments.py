@@ -11,7 +11,7 @@ from kit.config import variables
 from kit.importing import hiding
 from kit.importing.draft import Draft
 from kit.importing.holes import HOLE, Value
-from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, Item
+from kit.importing.items import DEFINE, EXPORT, LIMIT, Item
 from kit.importing.placing import Placing
 from kit.importing.scope import COMPUTED, DIFFERS, PATH_LIKE, Scope
 
@@ -141,18 +141,13 @@ class Assignments:
         self.take_away(item, names)
 
     def take_away(self, item: Item, names: frozenset[str]) -> None:
-        """Place lines that take variables from the programs behind them.
-
-        Where the script has exported one, that is for the lines of the host before them alone.
-        """
+        """Place lines that take variables from the programs behind them."""
         own = {name for each in self.placing.items for name in each.sets}
         taken = names & own & self.exported
         self.exported -= names
         for name in taken:
             self.draft.env.pop(name, None)
-            self.draft.take_back(f"env: {name}")
-            self.placing.export(name, ACTION)
-        self.placing.add(item._replace(kind=ACTION if taken else LIMIT, sets=taken))
+        self.placing.add(item._replace(kind=LIMIT, sets=taken))
 
     def kind_of(self, item: Item) -> str:
         return EXPORT if item.sets & self.exported else DEFINE

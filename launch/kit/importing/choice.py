@@ -44,18 +44,7 @@ def finish(reader: Reader) -> None:
     if most == 1 and any(each.item[1:3] != start[1:3] for each in others):
         reader.draft.decide(start.span, _GUESSED)
     _advise_sweep(reader, [*reader.placing.items, start])
-    for each in reader.candidates:
-        is_alone = not (each.remarks or each.sweep)
-        is_of_same = (each.item.span, each.item.position) == (start.span, start.position)
-        if is_of_same or DONE in each.remarks:  # about which all is said
-            continue
-        if each.weight == 1 and each.item.position < start.position and is_alone:
-            reader.placing.add(each.item)
-        else:
-            way = ": a job of its own, which `kit submit --after RUN` makes wait"
-            if _ran_at_once(reader, *sorted((each, chosen), key=lambda one: one.item.position)):
-                way = ", which ran at the same time: docs/launchers.md#several-programs-in-one-job"
-            reader.draft.decide(each.item.span, f"another program than the job's{way}")
+    _place_others(reader, chosen)
     launch = _launch(reader, start)
     for remark in _remarks(reader, chosen):
         launch.decide(remark)
@@ -76,6 +65,25 @@ def finish(reader: Reader) -> None:
     slurm_numbers.write(reader.draft, "script", reader.scope.facts)
     reader.variables.drop_unread_secrets(start.source)
     _tell_of_failures(reader, start.position)
+
+
+def _place_others(reader: Reader, chosen: Candidate) -> None:
+    """Have the other programs run before the chosen one, or ask about them."""
+    start = chosen.item
+    for each in reader.candidates:
+        is_alone = not (each.remarks or each.sweep)
+        is_of_same = (each.item.span, each.item.position) == (start.span, start.position)
+        if is_of_same:
+            continue
+        if DONE in each.remarks:
+            reader.draft.decide(each.item.span, DONE)
+        elif each.weight == 1 and each.item.position < start.position and is_alone:
+            reader.placing.add(each.item)
+        else:
+            way = ": a job of its own, which `kit submit --after RUN` makes wait"
+            if _ran_at_once(reader, *sorted((each, chosen), key=lambda one: one.item.position)):
+                way = ", which ran at the same time: docs/launchers.md#several-programs-in-one-job"
+            reader.draft.decide(each.item.span, f"another program than the job's{way}")
 
 
 def _of_env(reader: Reader) -> set[str]:
@@ -116,7 +124,8 @@ def _remarks(reader: Reader, chosen: Candidate) -> list[str]:
     """Return what is to be decided; not that the script waits for its one program, as kit does."""
     behind = reader.draft.lines[chosen.item.span[1] :]
     is_waited_for = len(reader.candidates) == 1 and any(map(_WAIT.match, behind))
-    return [each for each in chosen.remarks if each != BACKGROUND or not is_waited_for]
+    ignored = {DONE, BACKGROUND} if is_waited_for else {DONE}
+    return [each for each in chosen.remarks if each not in ignored]
 
 
 def _tell_of_failures(reader: Reader, position: int) -> None:

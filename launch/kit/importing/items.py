@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
 from kit.base.bash_tree import Span
@@ -95,3 +96,20 @@ def may_set_more(source: str) -> bool:
 def without_status(source: str) -> str:
     """Return a statement with a status that does not end the job's lines."""
     return f"{source} || true" if _OF_STATUS.match(source) else source
+
+
+def about_arguments(arguments: set[str], key: str) -> str:
+    """Return what to do about a statement that reads arguments of the batch script."""
+    if arguments <= {"0", "BASH_SOURCE"}:
+        name = min(arguments)
+        return f"${name} was the batch script, and is one of kit's here: write the name of the file"
+    way = "kit submit job.yaml -- ARGUMENTS adds some to the command"
+    if key != "script":
+        way = f"`{key}` has none: write the values"
+    return f"it reads the arguments of the batch script: {way}"
+
+
+def about_outside(names: Iterable[str]) -> str:
+    """Return what to do about a line of the host that sets variables of a container's program."""
+    shown = ", ".join(f"${name}" for name in sorted(names))
+    return f"{shown} of `host_setup` does not reach the container: set it in `setup`"

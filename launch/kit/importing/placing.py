@@ -29,23 +29,6 @@ _ALWAYS_THERE = set(
 )
 
 
-def _outside(names: Iterable[str]) -> str:
-    """Return what to do about a line of the host that sets variables of a container's program."""
-    shown = ", ".join(f"${name}" for name in sorted(names))
-    return f"{shown} of `host_setup` does not reach the container: set it in `setup`"
-
-
-def _about(arguments: set[str], key: str) -> str:
-    """Return what to do about a statement that reads arguments of the batch script."""
-    if arguments <= {"0", "BASH_SOURCE"}:
-        name = min(arguments)
-        return f"${name} was the batch script, and is one of kit's here: write the name of the file"
-    way = "kit submit job.yaml -- ARGUMENTS adds some to the command"
-    if key != "script":
-        way = f"`{key}` has none: write the values"
-    return f"it reads the arguments of the batch script: {way}"
-
-
 class Placing:
     def __init__(self, draft: Draft, shell: Mapping[str, str]) -> None:
         self.draft = draft
@@ -63,10 +46,10 @@ class Placing:
         source = items.without_status(item.source)
         self.items.append(item._replace(source=source, folder=self.draft.folder))
 
-    def export(self, name: str, kind: str = EXPORT) -> None:
+    def export(self, name: str) -> None:
         """Have the lines that export a variable run, in place of `env`."""
         self.items = [
-            item._replace(kind=kind) if item.kind in VALUES and name in item.sets else item
+            item._replace(kind=EXPORT) if item.kind == DEFINE and name in item.sets else item
             for item in self.items
         ]
 
@@ -95,6 +78,7 @@ class Placing:
         inside: list[Item] = []
         self.without_default.update(needed)
         self._leave_later(place)
+        self._take_away(place)
         wanted = self._definitions(needed, DEFINE, known=of_kit)
         for item in self.items:
             if item.source in self.inner:
@@ -113,7 +97,7 @@ class Placing:
         first[:] = self._exported(sorted(first, key=_SPAN), used)
         for item in once if has_image else ():
             if item.kind != EXPORT and item.sets & used:
-                self.draft.decide(item.span, _outside(item.sets & used))
+                self.draft.decide(item.span, items.about_outside(item.sets & used))
         known = {*of_kit, *self.draft.env}
         self.draft.host_setup += self._lines(once, "host_setup", self.of_env)
         self.draft.setup += self._lines(inside, "setup", known if has_image else known | names)
@@ -132,6 +116,18 @@ class Placing:
                     del self.set_by[name]
             if not self.draft.is_noted(item.span):
                 self.draft.left_out(item.span, _LATER)
+
+    def _take_away(self, place: int) -> None:
+        """Keep what the script unsets before the program for the host's lines before that alone."""
+        for number, taker in enumerate(self.items):
+            if taker.kind != LIMIT or not taker.sets or taker.position > place:
+                continue
+            self.items[number] = taker._replace(kind=ACTION)
+            for index, item in enumerate(self.items[:number]):
+                if item.kind in VALUES and item.sets & taker.sets:
+                    self.items[index] = item._replace(kind=ACTION)
+                    for name in taker.sets:
+                        self.draft.take_back(f"env: {name}", item.span)
 
     def _is_inside(self, item: Item) -> bool:
         """Return whether a statement is for the container."""
@@ -238,7 +234,7 @@ class Placing:
             self.draft.decide(item.span, f"the program gets another port, $MASTER_PORT: {way}")
         arguments = {name for name in item.uses if ARGUMENT.match(name)}
         if arguments and item.sets.isdisjoint(self.functions):
-            self.draft.decide(item.span, _about(arguments, key))
+            self.draft.decide(item.span, items.about_arguments(arguments, key))
         secrets = {*self.draft.secrets}.difference(*(each.sets for each in self.items)) & item.uses
         if key == "host_setup" and secrets:
             names = ", ".join(f"${name}" for name in sorted(secrets))

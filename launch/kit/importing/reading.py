@@ -186,3 +186,9 @@ class Reading(AtLines):
         else:
             return False
         return True
+
+
+def as_if(command: Node) -> str:
+    """Return A && B as a condition: A && B itself has failed where A is false."""
+    left, right = (bash_tree.text(command[side]) for side in "XY")
+    return f"if {left}; then {right}\nfi" if "\n" in right else f"if {left}; then {right}; fi"

@@ -12,7 +12,7 @@ from kit.importing import commands, header, other_commands
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE
 from kit.importing.other_commands import NOT_NEEDED
-from kit.importing.reading import BACKGROUND, LOGGING, LOGS, RETRIES, WAITS, Reading
+from kit.importing.reading import BACKGROUND, LOGGING, LOGS, RETRIES, WAITS, Reading, as_if
 from kit.importing.scope import COMPUTED
 
 _ENDS = {"exit", "return"}
@@ -198,11 +198,8 @@ class Reader(Reading):
         """Read A && B, A || B and A | B."""
         command = node["Cmd"]
         sign, second = bash_tree.operator(command), bash_tree.programs(command["Y"])
-        if sign == "&&" and not (commands.asks(command["X"]) or self._may_be_over(command)):
-            self.behind.append(([command["Y"]], 0))
-            self.statement(command["X"])
-            self.behind.pop()
-            self.statement(command["Y"])
+        if sign == "&&" and not commands.asks(command["X"]):
+            self._and(node)
         elif sign == "||" and second <= commands.ENDS and commands.is_login(command["X"]):
             self.statement(command["X"])
         elif sign == "||" and second and second <= commands.ENDS and self._may_end(command):
@@ -217,10 +214,21 @@ class Reader(Reading):
         else:
             self.compound(node)
 
-    def _may_be_over(self, command: Node) -> bool:
-        """Return whether the script ends where the left side of && has not failed: a check."""
+    def _and(self, node: Node) -> None:
+        """Read A && B, where A is no test."""
+        command = node["Cmd"]
         ends = bash_tree.programs(command["Y"]) & _ENDS
-        return bool(ends) and self.weight(command["X"], set()) < 2
+        weight = self.weight(command["X"], set()) if ends else 2
+        if weight == 0:
+            self.compound(node)
+        elif weight == 1:  # a check, or the program itself
+            item = self.item(ACTION, node)._replace(source=as_if(command))
+            self.candidates_in(node, item, self.of_script(node, item))
+        else:
+            self.behind.append(([command["Y"]], 0))
+            self.statement(command["X"])
+            self.behind.pop()
+            self.statement(command["Y"])
 
     def _may_end(self, command: Node) -> bool:
         """Return whether the job ends, as the script did, where the left side of || fails."""
@@ -258,7 +266,7 @@ class Reader(Reading):
         item = item._replace(sets=item.sets | (bash_tree.names_unset(node) & self.draft.env.keys()))
         if bash_tree.kind(node) == "BinaryCmd" and bash_tree.operator(node["Cmd"]) == "&&":
             # As the last line of `host_setup`, a test that is false would end the job.
-            item = item._replace(source=_as_if(node["Cmd"]))
+            item = item._replace(source=as_if(node["Cmd"]))
         programs = {commands.program(bash_tree.literals(call)) for call in bash_tree.calls(node)}
         if self.launches(node):
             is_check = self.weight(node, set()) == 1
@@ -289,9 +297,3 @@ class Reader(Reading):
             self.placing.add(item._replace(kind=self.variables.kind_of(item)))
         else:
             self.left_out("a check" if "exit" in programs else NOT_NEEDED)
-
-
-def _as_if(command: Node) -> str:
-    """Return A && B as a condition: A && B itself has failed where A is false."""
-    left, right = (bash_tree.text(command[side]) for side in "XY")
-    return f"if {left}; then {right}\nfi" if "\n" in right else f"if {left}; then {right}; fi"
