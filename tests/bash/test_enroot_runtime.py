@@ -216,6 +216,25 @@ def test_a_corrupt_image_is_reported_and_leaves_nothing(node: Node, content: str
     assert node.start().returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("Write on output file failed because No space left on device\nFATAL ERROR: writer: failed to write file /x", "disk-full"),
+        ("create_inode: failed to write file /x, because Disk quota exceeded", "disk-full"),
+        ("[ERROR] Invalid image format: /x", "image-damaged"),
+        ("gzip uncompress failed with error code -3\nFATAL ERROR: writer: failed to read/uncompress file /x", "image-damaged"),
+        ("FATAL ERROR: Can't find a valid SQUASHFS superblock on /x", "image-damaged"),
+        ("FATAL ERROR: File system corruption detected", "image-damaged"),
+        ("enroot-nsenter: failed to create user namespace: Operation not permitted", "refused"),
+    ],
+)
+def test_what_enroot_says_tells_a_full_disk_from_a_damaged_image_and_from_what_kit_does_not_know(words: str, cause: str, node: Node) -> None:
+    stub(node.folder / "bin", "enroot", f'[[ "$1" != create ]] || {{ printf "%s\\n" {quoted(words)} >&2; exit 1; }}\n')
+    events = node.folder / "events.jsonl"
+    assert node.start(folders=(node.folder / "bin",), KIT_EVENTS=str(events)).returncode == 1
+    assert f'"event": "node_refused", "node": "node7", "cause": "{cause}", ' in events.read_text()
+
+
 def test_a_missing_image_is_reported(node: Node) -> None:
     node.image.unlink()
     done = node.start()

@@ -96,18 +96,22 @@ enroot::open_folders() {
 
 # enroot::create NAME - under the lock.
 enroot::create() {
-  local -r name="$1" unfinished=".$1.unfinished"
-  local output
+  local -r name="$1" unfinished="${ENROOT_DATA_PATH}/.$1.unfinished"
+  local output cause=refused
   kept_container::clear "${ENROOT_DATA_PATH}/${name}"
   kit::say "creating the container ${name} from ${KIT_IMAGE}"
-  if ! output="$(enroot create --name "${unfinished}" "${KIT_IMAGE}" 2>&1 </dev/null)" ||
-    ! enroot::skip_entrypoint "${ENROOT_DATA_PATH}/${unfinished}" ||
-    ! kept_container::stamp "${ENROOT_DATA_PATH}/${unfinished}" "image ${KIT_IMAGE}" ||
-    ! mv --no-target-directory -- "${ENROOT_DATA_PATH}/${unfinished}" "${ENROOT_DATA_PATH}/${name}"; then
+  if ! output="$({
+    enroot create --name "${unfinished##*/}" "${KIT_IMAGE}" </dev/null && enroot::skip_entrypoint "${unfinished}" &&
+      kept_container::stamp "${unfinished}" "image ${KIT_IMAGE}" && mv --no-target-directory -- "${unfinished}" "${ENROOT_DATA_PATH}/${name}"
+  } 2>&1)"; then
     printf '%s\n' "${output}" | tail -n 5 >&2 || true
-    kept_container::discard "${ENROOT_DATA_PATH}/${unfinished}"
+    kept_container::discard "${unfinished}"
+    case "${output}" in
+      *'No space left'* | *'quota exceeded'*) cause=disk-full ;;
+      *'Invalid image format'* | *'failed to read'* | *uncompress* | *superblock* | *corrupt*) cause=image-damaged ;; # as unsquashfs says it
+    esac
     kit::die "enroot cannot unpack ${KIT_IMAGE}" \
-      "see the lines above: a damaged image is built or copied again; free in ${ENROOT_DATA_PATH}: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ')" image-damaged
+      "see the lines above: a damaged image is built or copied again; free in ${ENROOT_DATA_PATH}: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ')" "${cause}"
   fi
 }
 
