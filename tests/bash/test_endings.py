@@ -106,6 +106,17 @@ def test_a_task_that_nobody_could_say_anything_of_ends_the_job_with_its_code(wor
     assert said(run) == [*expected, *([f"  fix: {fix.format(run=run)}"] if fix else [])]
 
 
+def test_a_node_that_wrote_a_log_is_not_said_to_lack_the_folder_in_which_that_lies(tmp_path: Path) -> None:
+    """As where the image has no bash, under Enroot."""
+    words = "/etc/rc: 1: exec: bash: not found"
+    told = f'printf "%s\\n" "{words}" >"log/${{SLURM_JOB_ID}}/local1.out"; printf "srun: error: local1: task 1: Exited with exit code 127\\n" >>"${{log}}"; exit 127\n'
+    run = job(tmp_path, READY + told)
+    assert begin(run).wait(60) == 127
+    problem = "nothing there could say why its part of the job ended (srun: Exited with exit code 127)"
+    assert said(run) == [f"kit: error: local1: {problem}; the end of log/{JOB_ID}/local1.out:", f"  | {words}"]
+    assert '"event": "node_silent", "node": "local1", "cause": "", "code": 127' in (run / f"log/{JOB_ID}/events/batch.jsonl").read_text()
+
+
 @pytest.mark.parametrize(
     ("killed", "blamed", "code"), [("local1", "local1: nothing there could say", 137), ("local0", "local0: rank 0 (local rank 0) exited", 7)]
 )

@@ -258,7 +258,8 @@ ending::explain_silence() {
     [[ "${words}" != Killed ]] || code=137 cause=node-task-killed fix="its first process was killed, by the kernel if memory ran out (dmesg | grep -i oom), else by a user or an administrator"
     [[ "${words}" != 'Out Of Memory' ]] || code=137 cause=host-out-of-memory fix="memory ran out: ask for more (\`slurm: {mem: ...}\`)"
     [[ ! "${words}" =~ code\ ([0-9]+) ]] || code="${BASH_REMATCH[1]}"
-    ((code != 126 && code != 127)) || cause=run-directory-missing-on-a-node fix="see whether ${node} has ${KIT_RUN_DIR}: it must be on a file system that every node sees"
+    # A node without that folder could not write this log.
+    ((code != 126 && code != 127)) || [[ -s "${KIT_ATTEMPT_DIR}/${log}" ]] || cause=run-directory-missing-on-a-node fix="see whether ${node} has ${KIT_RUN_DIR}: it must be on a file system that every node sees"
   fi
   full="$(ending::unwritable)"
   if [[ -n "${full}" ]]; then
