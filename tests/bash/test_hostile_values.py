@@ -113,14 +113,13 @@ def test_values_in_a_job_file_arrive_unchanged(kit, tmp_path: Path) -> None:
     assert [environ[f"V{i}"] for i in range(len(values))] == values
 
 
+@pytest.mark.parametrize("path", [["--env", "PATH=/opt/x/bin"], ["--env", "PATH=/opt/x/bin", "--setup", "true"], ["--setup", "export PATH=/opt/x/bin"]])
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
-def test_a_shell_that_is_set_up_in_another_way_and_a_path_to_the_program_alone_break_no_script(launcher: str, kit, tmp_path: Path) -> None:
+def test_a_shell_that_is_set_up_in_another_way_and_a_path_to_the_program_alone_break_no_script(launcher: str, path: list[str], kit, tmp_path: Path) -> None:
     (tmp_path / "report.py").write_text(REPORT)
     (tmp_path / "start-up.sh").write_text("cd /; set -o noclobber; shopt -s failglob; echo Welcome\n")
     shell = {"POSIXLY_CORRECT": "1", "BASH_ENV": str(tmp_path / "start-up.sh")}
-    done = kit(
-        "run", "report.py", "--launcher", launcher, "--output", "run", "--env", "PATH=/opt/x/bin", "--health", "quick", "--stall-timeout", "10m", **shell
-    )
+    done = kit("run", "report.py", "--launcher", launcher, "--output", "run", *path, "--health", "quick", "--stall-timeout", "10m", **shell)
     _, environ, cwd, _ = _received(done, tmp_path / "run")
     assert (environ["PATH"], cwd) == ("/opt/x/bin", str(tmp_path))
     assert "not found" not in done.stdout + done.stderr

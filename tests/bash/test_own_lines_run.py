@@ -106,6 +106,14 @@ def test_a_program_is_found_by_the_path_that_setup_sets(run: Run, project: Path)
     assert logs(project) == ["of the environment\n"]
 
 
+def test_a_script_runs_where_the_jobs_path_leads_to_the_program_alone(run: Run, project: Path) -> None:
+    done = run(f"runtime: none\nenv: {{PATH: /opt/x/bin}}\nscript: |\n  {sys.executable} show.py\n  exit 3\n")
+    assert done.returncode == 3, done.stdout + done.stderr
+    ((facts, *_),) = shown(project)
+    assert facts["PATH"] == "/opt/x/bin"
+    assert "line 2 of script ended with code 3: exit 3\n" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("key", "lines", "line"),
     [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -534,8 +535,9 @@ def test_a_node_stays_in_ray_after_the_signal_until_the_head_is_gone(tmp_path: P
     ray::join
     """
     with socket.create_server(("127.0.0.1", 0)) as head:
-        command = ["bash", "-c", f"set -euo pipefail\n{script}", "bash", str(head.getsockname()[1]), str(tmp_path)]
-        node = subprocess.Popen(command, env=environment(KIT_RUN_DIR=str(SCRIPTS)), start_new_session=True)
+        command = [str(shutil.which("bash")), "-c", f"set -euo pipefail\n{script}", "bash", str(head.getsockname()[1]), str(tmp_path)]
+        env = environment(KIT_RUN_DIR=str(SCRIPTS), PATH="/opt/x/bin", KIT_PATH=os.environ["PATH"])  # as where the job's leads to the program alone
+        node = subprocess.Popen(command, env=env, start_new_session=True)
         for _ in range(3):  # it asks twice a second whether the head is there
             head.accept()[0].close()
         time.sleep(0.2)  # in its `sleep`

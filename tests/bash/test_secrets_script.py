@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,14 +48,16 @@ def test_any_value_arrives_in_every_rank_and_is_gone_after_the_end(launcher: str
 
 @pytest.mark.parametrize("setup", ["", "true"])
 def test_ray_on_the_first_node_has_them_for_its_workers(setup: str, tmp_path: Path) -> None:
-    """The Python stands in for Ray's: `ray start` notes its environment and stays, and all nodes have joined."""
-    notes = "env -0 >ray.part && mv ray.part ray.environ && exec sleep 60"
+    """The Python stands in for Ray's: `ray start` notes its environment and stays, and all nodes have joined. The job's PATH leads to nothing else."""
+    notes = f"{shutil.which('env')} -0 >ray.part && PATH='{os.environ['PATH']}' && mv ray.part ray.environ && exec sleep 60"
     stub(tmp_path / "bin", "python3", f'case "$*" in *ray.scripts.scripts*) {notes} ;; esac\n')
-    run = with_secrets(tmp_path, "until [[ -e ray.environ ]]; do sleep 0.1; done", launcher="ray", setup=setup)
+    (tmp_path / "bin/python3").write_text((tmp_path / "bin/python3").read_text().replace("#!/usr/bin/env bash", f"#!{shutil.which('bash')}"))
+    program = (str(shutil.which("bash")), "-c", f"PATH='{os.environ['PATH']}'; until [[ -e ray.environ ]]; do sleep 0.1; done")
+    run = with_secrets(tmp_path, "", launcher="ray", setup=setup, command=program, env=(("PATH", "/opt/x/bin"),))
     done = start(run, env=slurm(folders=(tmp_path / "bin",)))
     assert done.returncode == 0, (done.stderr, logs(run))
     found = (tmp_path / "ray.environ").read_bytes().split(b"\0")
-    assert b"TOKEN=" + HOSTILE in found and b"OTHER=o" in found
+    assert b"TOKEN=" + HOSTILE in found and b"OTHER=o" in found and b"PATH=/opt/x/bin" in found
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])

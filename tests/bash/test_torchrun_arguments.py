@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -75,7 +76,10 @@ def test_a_rank_is_told_that_its_log_is_shared(share: str, tmp_path: Path) -> No
 TWO_SOCKETS = ("--tmpfs", "/sys/devices/system", "--dir", "/sys/devices/system/node/node0", "--dir", "/sys/devices/system/node/node1")
 
 
-@pytest.mark.parametrize("lacks", ["nothing", "a second socket", "a GPU's driver", "a GPU for each rank", "CPUs that the job may use", "numactl", "torch 2.9"])
+@pytest.mark.parametrize(
+    "lacks",
+    ["nothing", "a second socket", "a GPU's driver", "a GPU for each rank", "CPUs that the job may use", "numactl", "numactl on the job's PATH", "torch 2.9"],
+)
 def test_ranks_are_bound_to_the_cpus_beside_their_gpus_where_torch_can_do_that(lacks: str, tmp_path: Path) -> None:
     """bwrap and stubs make the node: torchrun would end where it cannot bind a rank."""
     (tmp_path / "nvidiactl").touch()
@@ -92,7 +96,10 @@ def test_ranks_are_bound_to_the_cpus_beside_their_gpus_where_torch_can_do_that(l
     machine += TWO_SOCKETS[: -2 if lacks == "a second socket" else None]
     gpus = 3 if lacks == "a GPU for each rank" else 4
     binding = ("--numa-binding", "node") if lacks == "nothing" else ()
-    arguments(tmp_path, 0, machine=tuple(machine), binding=binding, gpus_per_node=gpus)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/bash").symlink_to(str(shutil.which("bash")))
+    env = (("PATH", f"{tmp_path}/job"),) if lacks == "numactl on the job's PATH" else ()
+    arguments(tmp_path, 0, machine=tuple(machine), binding=binding, gpus_per_node=gpus, env=env)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ launcher::choose_rendezvous() {
 launcher::choose_binding() {
   local kit_cpus
   KIT_BINDING=()
-  [[ -e /sys/devices/system/node/node1 && -e /dev/nvidiactl ]] && command -v numactl >/dev/null || return 0
+  [[ -e /sys/devices/system/node/node1 && -e /dev/nvidiactl ]] && (container::job_env && command -v numactl >/dev/null) || return 0 # as torchrun will look for it
   ((KIT_GPUS_PER_NODE >= NPROC_PER_NODE)) || return 0
   kit_cpus="$(getconf _NPROCESSORS_ONLN 2>/dev/null)" || return 0
   [[ "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" == "${kit_cpus}" ]] || return 0

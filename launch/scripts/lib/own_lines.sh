@@ -11,7 +11,7 @@ shopt -u failglob
 export -n SHELLOPTS BASHOPTS
 readonly KIT_KEY="$1" KIT_LINES="${KIT_RUN_DIR}/$1.sh"
 shift
-KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED='' KIT_OWN_PATH="${PATH}"
+KIT_WORDS=("$@") KIT_AT=0 KIT_BEFORE=0 KIT_FAILED='' KIT_OWN_PATH="${KIT_PATH:-${PATH}}"
 
 source "${KIT_RUN_DIR}/lib/messages.sh"
 source "${KIT_RUN_DIR}/lib/events.sh"
@@ -23,7 +23,7 @@ lines::ended() {
   local -r number="${KIT_FAILED:-${KIT_AT}}"
   local line
   trap - EXIT DEBUG ERR
-  PATH="${KIT_OWN_PATH}" # theirs may lead nowhere
+  PATH="${KIT_OWN_PATH}" # theirs, or the job's, may lead nowhere
   line="$(sed -n "${number}p" "${KIT_LINES}" 2>/dev/null || true)"
   line="line ${number} of ${KIT_KEY} ended with code ${code}: ${line#"${line%%[! ]*}"}"
   if [[ "${KIT_KEY}" == script ]]; then

@@ -11,7 +11,8 @@ program::names_python() { [[ "${KIT_COMMAND[0]:-}" == */python?(3*([.0-9])) ]]; 
 program::choose_path() {
   local kit_pair
   kit_path="${PATH}"
-  for kit_pair in "${KIT_ENV[@]}"; do [[ "${kit_pair}" != PATH=?* ]] || kit_path="${kit_pair#*=}:${PATH}"; done
+  for kit_pair in "${KIT_ENV[@]}"; do [[ "${kit_pair}" != PATH=?* ]] || kit_path="${kit_pair#*=}"; done
+  [[ ":${kit_path}:" == *":${PATH}:"* ]] || kit_path+=":${PATH}"
   ! program::names_python || kit_path="${KIT_COMMAND[0]%/*}:${kit_path}"
 }
 
@@ -83,9 +84,11 @@ program::has_file() {
 }
 
 # program::choose MODULE... - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with the
-# first Python that has one of the modules, unless one was found before; anything else as it is, and no Python is looked for.
+# first Python that has one of the modules, unless one was found before; anything else as it is, and no Python is looked for. The job's PATH
+# need not lead to the bash of the job's own script.
 program::choose() {
   KIT_PROGRAM=("${KIT_COMMAND[@]}")
+  [[ "${KIT_PROGRAM[0]}" != bash || ! -e "${KIT_RUN_DIR}/script.sh" ]] || KIT_PROGRAM[0]="${BASH}"
   [[ "${KIT_PROGRAM[0]}" == @(*.py|python|python3) ]] || return 0
   [[ -n "${KIT_PYTHON:-}" ]] || program::find_python "$@"
   [[ -n "${KIT_PYTHON}" ]] ||

@@ -27,6 +27,8 @@ ray::set_variables() {
 ray::start_head() {
   local kit_missing='' kit_waiting
   local -a kit_client=()
+  local -r kit_job_path="${PATH}"
+  PATH="${KIT_PATH:-${PATH}}" # the job's may lead to nothing but the program
   trap 'ray::end "$?"; rm -f -- "${RAY_AUTH_TOKEN_PATH}"' EXIT
   trap 'exit 143' TERM INT HUP # until the program has them
   (umask 077 && od -An -N 32 -tx1 /dev/urandom | tr -d ' \n' >"${RAY_AUTH_TOKEN_PATH}")
@@ -43,10 +45,11 @@ ray::start_head() {
   kit_missing="$(kit::first_ten <"${KIT_RAY_DIR}/missing")"
   [[ -z "${kit_missing}" ]] || kit::die "after ${KIT_JOIN_S} s these nodes have not joined Ray: ${kit_missing}" \
     "their logs say more; between the nodes of a job Ray needs all TCP ports to be open"
+  PATH="${kit_job_path}"
 }
 
-# ray::start OPTION... - sets KIT_RAY to the process that runs as long as Ray does on this node, and KIT_RAY_DIR to Ray's folder.
-# The path of Ray's longest socket has 64 characters more, and Linux takes 107.
+# ray::start OPTION... - starts Ray with the caller's kit_job_path. Sets KIT_RAY to the process that runs as long as Ray does on this node, and
+# KIT_RAY_DIR to Ray's folder. The path of Ray's longest socket has 64 characters more, and Linux takes 107.
 ray::start() {
   local kit_name="ray-${UID}-${SLURM_JOB_ID}" kit_base="${TMPDIR:-/tmp}"
   local -i kit_cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-$(nproc)}}"
@@ -63,6 +66,7 @@ ray::start() {
       source "${KIT_RUN_DIR}/lib/secrets.sh"
       secrets::take
     fi
+    PATH="${kit_job_path}"
     # A job that asks for no CPUs has one: with fewer CPUs than workers, Ray would wait for more for ever.
     exec "${KIT_PYTHON}" -m ray.scripts.scripts start --block --log-style=record "$@" --temp-dir="${KIT_RAY_DIR}" \
       --node-ip-address="${KIT_OWN_ADDRESS}" --node-name="${SLURMD_NODENAME}" --dashboard-agent-listen-port=0 \
@@ -96,8 +100,9 @@ ray::remove_folder() { [[ ! -e "${KIT_RAY_DIR}" ]] || remove::tree "${KIT_RAY_DI
 
 # ray::join - on the other nodes: ends with 0 when the head is gone, and with Ray's code where Ray ends before.
 ray::join() {
-  local -r kit_port="${RAY_ADDRESS##*:}"
+  local -r kit_port="${RAY_ADDRESS##*:}" kit_job_path="${PATH}"
   local -i kit_misses=0 kit_code=0
+  PATH="${KIT_PATH:-${PATH}}"
   trap 'ray::end "$?"' EXIT
   trap 'exit 143' TERM INT HUP
   until net::is_listening "${KIT_RAY_HEAD}" "${kit_port}"; do
