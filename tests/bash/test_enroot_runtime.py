@@ -489,6 +489,18 @@ def test_a_start_that_waited_for_the_lock_uses_what_was_made_meanwhile(node: Nod
     assert node.creations() == 0
 
 
+def test_a_start_waits_for_another_ones_container_as_long_as_the_nodes_have_to_be_ready(node: Node) -> None:
+    node.data.mkdir(parents=True)
+    file = node.data / f".{node.name()}.lock"
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = node.start(KIT_READY_TIMEOUT_S="2", timeout_s=20)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"kit: error: node7: another job has been creating {node.name()} for 1 s\n  fix: look for it: fuser {file}; to wait longer: `ready_timeout_s`\n",
+    )
+
+
 def test_the_container_gets_the_images_environment_and_nothing_of_the_hosts(node: Node) -> None:
     done = node.start("env", HOME="/home/ada", SECRET="x", SLURM_JOB_ID="1")
     assert done.returncode == 0

@@ -33,12 +33,14 @@ kept_container::use() { touch -c -h -- "$1/.kit-used"; }
 # there then, whole. The warm path takes no lock. DOING says what COMMAND does. A copy of an image is made so, too.
 kept_container::make_once() {
   local -r is_whole="$1" place="$2" doing="$3"
+  # When the nodes' time is over, the first one ends the job: a little before that this one can still say what it waited for.
+  local -ri most_s="$((${KIT_READY_TIMEOUT_S:-900} * 19 / 20))"
   local lock file
   ! "${is_whole}" "${place}" || return 0
   file="$(kept_container::lock "${place}")"
   { exec {lock}>"${file}"; } || kit::die "cannot write ${file}" "see the line above; free there: df -h ${file%/*}"
-  flock --timeout 900 "${lock}" ||
-    kit::die "another job has been ${doing} for 15 minutes" "look for it: fuser ${file}"
+  flock --timeout "${most_s}" "${lock}" ||
+    kit::die "another job has been ${doing} for ${most_s} s" "look for it: fuser ${file}${KIT_READY_TIMEOUT_S:+; to wait longer: \`ready_timeout_s\`}"
   "${is_whole}" "${place}" || "${@:4}" # nobody made it while we waited
   exec {lock}>&-
 }
