@@ -126,7 +126,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_two_runs_on_one_machine_do_not_meet_and_each_ends_with_its_programs_code(start) -> None:
     runs = [start()]
     runs[0].facts()  # Ray gives a raylet 30 s to start, which is little where two start
-    runs.append(start(code=3))
+    runs.append(start(code=3, job="setup: export PATH=/opt/x/bin\n"))  # which leads to nothing
     for run in runs:
         facts = run.facts()
         assert facts["names"] == ["local0", "local1"]

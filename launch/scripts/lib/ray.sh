@@ -66,9 +66,8 @@ ray::start() {
       source "${KIT_RUN_DIR}/lib/secrets.sh"
       secrets::take
     fi
-    PATH="${kit_job_path}"
     # A job that asks for no CPUs has one: with fewer CPUs than workers, Ray would wait for more for ever.
-    exec "${KIT_PYTHON}" -m ray.scripts.scripts start --block --log-style=record "$@" --temp-dir="${KIT_RAY_DIR}" \
+    PATH="${kit_job_path}" exec "${KIT_PYTHON}" -m ray.scripts.scripts start --block --log-style=record "$@" --temp-dir="${KIT_RAY_DIR}" \
       --node-ip-address="${KIT_OWN_ADDRESS}" --node-name="${SLURMD_NODENAME}" --dashboard-agent-listen-port=0 \
       --num-cpus="$((kit_cpus > NPROC_PER_NODE ? kit_cpus : NPROC_PER_NODE))" "${kit_more[@]}"
   ) &
