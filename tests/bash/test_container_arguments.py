@@ -80,8 +80,9 @@ def test_apptainer_gets_read_only_mounts_and_neither_the_home_nor_the_current_fo
     assert arguments(tmp_path, tool, KIT_REMAP_ROOT="yes") == [*alone, "--fakeroot", *APPTAINER_MOUNTS, *end]
 
 
-def test_apptainer_finds_the_place_of_a_mount_that_is_in_another(tmp_path: Path) -> None:
-    """The compile caches' is in /tmp, which a job may mount. Apptainer makes no folder in what it has mounted, and ends the job.
+@pytest.mark.parametrize("runtime", ["apptainer", "docker", "podman"])
+def test_the_place_of_a_mount_that_is_in_another_is_made_by_the_user(runtime: str, tmp_path: Path) -> None:
+    """The compile caches' is in /tmp, which a job may mount. Apptainer makes no folder in what it has mounted, and ends the job; Docker makes one of root's.
 
     What is mounted read-only stays as it is: there the engines end the job, too.
     """
@@ -93,8 +94,8 @@ def test_apptainer_finds_the_place_of_a_mount_that_is_in_another(tmp_path: Path)
     others = [("kept", "/tmpx/y", "rw"), ("file", "/tmp/file", "rw"), ("file", "/tmp/data", "data"), ("given", "/given", "ro"), ("kept", "/given/x", "rw")]
     words = [word for name, *rest in [("kept", "/a", "rw"), *caches, *others] for word in (str(tmp_path / name), *rest)]
     script = EXEC.replace("KIT_MOUNTS=(", f"KIT_MOUNTS=({shlex.join(words)} ")
-    stub(tmp_path / "bin", "apptainer", "exit\n")
-    done = bash(script, "runtime::exec", "true", env=environment(tmp_path / "bin", **settings("apptainer")))
+    stub(tmp_path / "bin", runtime, "exit\n")
+    done = bash(script, "runtime::exec", "true", env=environment(tmp_path / "bin", **settings(runtime)))
     assert (done.returncode, done.stderr) == (0, "")
     made = [str(path.relative_to(tmp_path)) for name in folders for path in (tmp_path / name).rglob("*")]
     assert sorted(made) == ["kept/x", "local/data", "local/kit-1", "local/kit-1/cache"]

@@ -4,6 +4,8 @@
 KIT_PULLS='REGISTRY_AUTH_FILE|SSL_CERT_*|STORAGE_*|CONTAINER_*|XDG_*|DBUS_*'
 KIT_RUNTIME_READS="*_proxy|*_PROXY|${KIT_PULLS}"
 
+source "${KIT_RUN_DIR}/lib/mount_points.sh"
+
 # oci::choose_options ENTRYPOINT - sets KIT_OCI_OPTIONS.
 oci::choose_options() {
   local -r kit_name="kit-${SLURM_JOB_ID}-${SLURM_PROCID}"
@@ -27,6 +29,7 @@ oci::choose_options() {
     # A line of CSV, as for Apptainer: quoted fields keep commas and spaces; a quote is doubled.
     kit_mount="type=bind,\"source=${KIT_MOUNTS[kit_i]//\"/\"\"}\",\"target=${KIT_MOUNTS[kit_i + 1]//\"/\"\"}\""
     [[ "${KIT_MOUNTS[kit_i + 2]}" != ro ]] || kit_mount+=",readonly"
+    mount_points::make "${kit_i}"
     KIT_OCI_OPTIONS+=(--mount "${kit_mount}")
   done
 }

@@ -1,6 +1,7 @@
 # sif.sh - runs an image file as it is, by Apptainer or by SingularityCE, which have the same options: by the command KIT_TOOL.
 
 source "${KIT_RUN_DIR}/lib/image.sh"
+source "${KIT_RUN_DIR}/lib/mount_points.sh"
 
 runtime::check() {
   local other=singularity
@@ -33,25 +34,10 @@ runtime::exec() {
       ro) kit_mount+=",ro" ;;
       data) kit_mount+=",image-src=/,ro" ;;
     esac
-    sif::make_mount_point "${kit_i}"
+    mount_points::make "${kit_i}"
     kit_args+=(--mount "${kit_mount}")
   done
   exec "${KIT_TOOL}" --quiet exec "${kit_args[@]}" "${KIT_IMAGE}" "$@"
-}
-
-# sif::make_mount_point NUMBER - makes the target of a folder's mount that lies in another mount, as that of the compile caches does
-# where the job mounts something as /tmp. Other runtimes make it; these would end the job.
-sif::make_mount_point() {
-  local -r kit_target="${KIT_MOUNTS[$1 + 1]}"
-  local -i kit_outer
-  local kit_above
-  for ((kit_outer = $1 - 3; kit_outer >= 0; kit_outer -= 3)); do
-    kit_above="${KIT_MOUNTS[kit_outer + 1]%/}"
-    [[ "${kit_target}" == "${kit_above}"/* ]] || continue
-    [[ "${KIT_MOUNTS[kit_outer + 2]}" == rw && (-d "${KIT_MOUNTS[$1]}" || "${KIT_MOUNTS[$1 + 2]}" == data) ]] || return 0
-    mkdir -p -- "${KIT_MOUNTS[kit_outer]}${kit_target#"${kit_above}"}" 2>/dev/null || true
-    return 0
-  done
 }
 
 # Without that program, a container is the user's own user namespace.
