@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kit.config import inherit
+from kit.slurm import client
 from running import SCRIPTS, STUBS, bash, environment, stub
 from test_run_script import logs, run_dir, slurm, start, wrap_nodes
 
@@ -81,6 +82,17 @@ def of_shell(folder: Path, header: str, clusters: str, cluster: str) -> str:
     done = bash(script, SCRIPTS / "lib/environment.sh", env=environment(**{name: value for name, value in names.items() if value}))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def test_what_finds_slurm_and_the_jobs_cluster_reaches_the_last_step_of_kit_shell_and_nothing_of_its_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    finders = {f"SLURM_{name}" for name in ("CONF", "CONF_SERVER", "SACK_SOCKET", "JWT", "CLUSTERS")}
+    values = dict.fromkeys([*finders, "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_CONFIG"], "x")
+    script = 'for name in messages environment exec; do source "${KIT_RUN_DIR}/lib/${name}.sh"; done; exec::forget_slurm; env | sed -n "s/^\\(S[LR]U[A-Z_]*\\)=.*/\\1/p"'
+    done = bash(script, env={**environment(KIT_RUN_DIR=str(SCRIPTS)), **values})
+    assert set(done.stdout.split()) & values.keys() == finders, done.stderr
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert client.environment().keys() & values.keys() == finders | {"SRUN_CPUS_PER_TASK"}  # what kit itself asks Slurm by
 
 
 def test_times_of_a_jobs_keys_are_those_of_the_job_alone(tmp_path: Path) -> None:

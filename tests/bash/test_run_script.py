@@ -655,16 +655,17 @@ def test_where_slurm_refuses_to_requeue_a_new_job_goes_on(planned: str, asked: l
     real = SCRIPTS / "local/scontrol"
     stub(tmp_path / "bin", "scontrol", f'[[ "$1" != requeue ]] || {{ echo "Requested operation is presently disabled" >&2; exit 1; }}\nexec {real} "$@"\n')
     stub(tmp_path / "bin", "sbatch", f'printf "%s\\n" "$@" "${{!SLURM_@}}" >"{tmp_path}/sbatch"\necho "99;kit"\n')
-    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", SLURM_CONF="/etc/slurm/slurm.conf"))
+    finders = {f"SLURM_{name}": "x" for name in ("CONF", "CONF_SERVER", "JWT", "SACK_SOCKET")}
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK="", **finders))
     assert done.returncode == 75
     assert done.stderr.splitlines()[-3:] == [
         "kit: local0: all ranks have stopped for a checkpoint, progress: step 1; Slurm starts this job again",
         "kit: local0: it does not: Requested operation is presently disabled",
         "kit: local0: job 99 goes on",
     ]
-    # Of this job's variables the new one gets none: with its restarts it would count wrongly.
+    # Of this job's variables the new one gets none but those that find Slurm: with its restarts it would count wrongly.
     options = ["--parsable", f"--dependency=afterany:{JOB_ID}", "--begin=now", *asked, f"--chdir={run}", f"{run}/run_script.sh"]
-    assert (tmp_path / "sbatch").read_text().split("\n")[:-1] == [*options, "SLURM_CONF"]
+    assert (tmp_path / "sbatch").read_text().split("\n")[:-1] == [*options, *sorted(finders)]
     assert logs(run)["continued-by"] == "99\n"
 
 

@@ -22,6 +22,10 @@ environment::choose_cluster() {
   esac
 }
 
+# environment::finds_slurm NAME - whether by that variable Slurm's commands find slurmctld, or show it whose they are: what starts another job,
+# or a step that is to have nothing of this allocation, keeps these.
+environment::finds_slurm() { [[ "$1" == SLURM_@(CONF|CONF_SERVER|SACK_SOCKET|CLUSTERS|JWT) ]]; }
+
 # environment::forget_shell - drops what the submitting shell happened to hold. The job's own variables are in env.sh, and
 # what the nodes set comes with each step.
 environment::forget_shell() {

@@ -1,4 +1,4 @@
-# exec.sh - commands beside the ranks, in the job's container: what `kit exec` runs.
+# exec.sh - commands in the job's container: beside the ranks, what `kit exec` runs; in their place, the shell or Jupyter of `kit shell`.
 
 source "${KIT_RUN_DIR}/lib/steps.sh"
 
@@ -37,9 +37,9 @@ exec::forget_slurm() {
   local name
   for name in "${!SLURM_@}" "${!SRUN_@}"; do
     case "${name}" in
-      SLURM_CONF | SLURM_CONF_SERVER | SLURM_SACK_SOCKET | SLURM_JWT) ;;
-      SLURM_ARRAY_*) ;;                                     # env.sh knows an array's task by its number
-      *) [[ -n "${KIT_LOOPBACK:-}" ]] || unset "${name}" ;; # the stand-in for srun has nobody to ask
+      SLURM_ARRAY_*) ;; # env.sh knows an array's task by its number
+      # The stand-in for srun has nobody to ask.
+      *) [[ -n "${KIT_LOOPBACK:-}" ]] || environment::finds_slurm "${name}" || unset "${name}" ;;
     esac
   done
 }

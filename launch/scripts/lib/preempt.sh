@@ -213,7 +213,7 @@ preempt::sbatch() {
   [[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || options+=(--array="${SLURM_ARRAY_TASK_ID}")
   # With this job's variables the new one would have its restarts for its own.
   for name in "${!SLURM_@}" KIT_IS_AGAIN KIT_RESTARTS KIT_PLACE KIT_LOST KIT_SUSPECT; do
-    [[ "${name}" == SLURM_CONF ]] || unset+=(-u "${name}")
+    environment::finds_slurm "${name}" || unset+=(-u "${name}")
   done
   answer="$(
     [[ -z "${KIT_SHARE:-}" ]] || umask "${KIT_UMASK}" # which sbatch hands on
