@@ -6,6 +6,7 @@ srun is a stub here, which ends as Slurm's would: the real one's order of events
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -153,17 +154,31 @@ def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(
     assert not (run / "started.start").exists()
 
 
+def test_a_job_that_is_ended_just_before_its_ranks_start_says_so_and_starts_none(tmp_path: Path) -> None:
+    run = job(tmp_path, f"{READY}touch started\n")
+    with (run / "lib/runtimes/none.sh").open("a") as script:
+        script.write("runtime::agree() { kill -TERM $$; }\n")
+    assert begin(run).wait(60) == 143
+    assert said(run) == [
+        "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",
+        "  fix: to start it again: kit rerun",
+    ]
+    assert not (run / "started").exists()
+
+
 # Silent before it says that it waits: bash would tell of a command that the signal ends.
 WAITS = f"trap 'exit 143' TERM\nexec 2>/dev/null\ntouch waits\n{WAIT}"
 
 
-@pytest.mark.parametrize("at", ["asked", "sent"])
+@pytest.mark.parametrize("at", ["asked", "sent", "read"])
 def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_disks(at: str, tmp_path: Path, tag: str) -> None:
     image = tmp_path / "image.sif"
     image.write_bytes(b"an image")
     told = WAITS if at == "asked" else f"{ready_nodes('local0', event='image_missing')}exit\n"
     run = job(tmp_path, f'if [[ "${{mode}}" == missing ]]; then\n{told}fi\n', image=str(image), stage="sbcast")
-    stub(tmp_path / "bin", "sbcast", WAITS)
+    stub(tmp_path / "bin", "sbcast", WAITS if at != "read" else "")
+    # The whole image is read from the file itself, its fingerprint from a pipe.
+    stub(tmp_path / "bin", "sha256sum", f'[[ {at} == read && -f /dev/stdin ]] || exec {shutil.which("sha256sum")} "$@"\n{WAITS}')
     process = begin(run, **{TAG: tag})
     until((run / "waits").exists, 60)
     os.killpg(process.pid, signal.SIGTERM)

@@ -6,7 +6,7 @@ ranks::run() {
   local -a wait=(wait)
   step::choose_ranks_options
   [[ -z "${KIT_LEAST_NODES:-}" ]] || { beat::begin && wait=(beat::wait); }
-  [[ -z "${KIT_SIGNAL}" ]] || exit 143 # it came before there was anything to end
+  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal 143 # it came before there was anything to end
   ! preempt::asked || exit 1
   event::note ranks_started
   KIT_RANKS_BEGUN_S="${SECONDS}"

@@ -15,12 +15,11 @@ stage::distribute() {
   ((${number:-NNODES} > 0)) || return 0
   kit::say "sending ${KIT_IMAGE} to ${NNODES} nodes: ${number:-some} of them do not have it"
   exec {digest}< <(sha256sum <"${KIT_IMAGE}") # meanwhile
-  sbcast --force -- "${KIT_IMAGE}" "$(stage::received)" || rc=$?
-  ((rc == 0)) || sleep 0.5 # Slurm, too, may have ended it, a moment before it tells this script
-  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal "${rc}"
+  { sbcast --force -- "${KIT_IMAGE}" "$(stage::received)" && read -r KIT_IMAGE_SHA256 _ <&"${digest}"; } || rc=$?
+  ((rc == 0)) || sleep 0.5 # Slurm, too, may have ended them, a moment before it tells this script
+  [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal 143
   ((rc == 0)) ||
-    kit::die "sbcast cannot send ${KIT_IMAGE} to the nodes" "see the line above; free space in ${KIT_SCRATCH:-/tmp} on every node; or \`stage: local\`"
-  read -r KIT_IMAGE_SHA256 _ <&"${digest}"
+    kit::die "cannot read ${KIT_IMAGE} and send it to the nodes by sbcast" "see the line above; free space in ${KIT_SCRATCH:-/tmp} on every node; or \`stage: local\`"
   exec {digest}<&-
   export KIT_IMAGE_SHA256
 }
