@@ -49,7 +49,7 @@ contents::of_image() {
 contents::start() {
   local said name
   if said="$(
-    # As environment::forget_host does.
+    # What breaks the image's Python and tools, of all that environment::forget_host drops.
     unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV LD_PRELOAD
     while read -r _ _ name; do export -nf "${name?}"; done < <(declare -Fx)
     export PYTHONNOUSERSITE=1

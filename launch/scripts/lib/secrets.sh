@@ -1,5 +1,6 @@
 # secrets.sh - the values of the job's secrets: in a file of the run directory that its owner alone can read, put there at
-# submission and removed at the run's end. They are never an argument, and in no environment but the program's.
+# submission and removed at the run's end. They are never an argument, and in no environment but that of the program, of the lines
+# of `setup`, and of Ray, whose workers are the program's.
 # only: KIT_SECRETS
 
 source "${KIT_RUN_DIR}/lib/remove.sh"
@@ -24,8 +25,8 @@ secrets::check_inside() {
       "the run directory must be in the container, and this user its owner; if the run has ended: kit rerun reads them anew"
 }
 
-# secrets::take - exports them, last, in the shell that becomes the program: no other process has them in its environment. The file
-# holds NAME=value entries that end in NUL; nothing in it is code.
+# secrets::take - exports them, last, in the shell that becomes the program, or one of these. The file holds NAME=value entries that
+# end in NUL; nothing in it is code.
 secrets::take() {
   secrets::check_inside
   local - kit_pair
