@@ -52,11 +52,11 @@ asking::find_handlers() {
 # asking::handles PROCESS SHELL - whether it handles SIGUSR1, the kernel's bit 9. A SHELL with a trap for EXIT catches all signals,
 # SIGVTALRM (bit 25) as well, to end itself by them in order: then its text says whether it means SIGUSR1.
 asking::handles() {
-  local kit_key kit_value='' kit_text=''
-  local -a kit_words=()
-  while read -r kit_key kit_value; do
-    [[ "${kit_key}" != SigCgt: ]] || break
-  done 2>/dev/null <"/proc/$1/status"
+  local kit_line kit_value='' kit_text=''
+  local -a kit_lines=() kit_words=()
+  # At once: for each line that `read` reads the kernel writes the file anew, in which other lines may have become longer.
+  mapfile -t kit_lines 2>/dev/null <"/proc/$1/status" || return 1
+  for kit_line in "${kit_lines[@]}"; do [[ "${kit_line}" != SigCgt:* ]] || kit_value="${kit_line##*[[:space:]]}"; done
   ((16#${kit_value:-0} & 16#200)) || return 1
   [[ -n "$2" ]] && ((16#${kit_value} & 16#2000000)) || return 0
   mapfile -d '' -t kit_words 2>/dev/null <"/proc/$1/cmdline"

@@ -41,14 +41,16 @@ mounts::warn_if_empty() {
 # mounts::warn_of_writable_below FOLDER - runtimes make the file system of a mount read-only, and leave those that are mounted
 # below it as they are.
 mounts::warn_of_writable_below() {
-  local root place options
-  local -a writable=()
+  local root line place
+  local -a mounts writable=()
   [[ -r /proc/self/mountinfo ]] || return 0
   root="$(readlink -f -- "$1")"
-  while read -r _ _ _ _ place options _; do
-    printf -v place '%b' "${place//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
-    [[ "${place}" != "${root%/}"/* || ",${options}," == *,ro,* ]] || writable+=("${place}")
-  done </proc/self/mountinfo
+  mapfile -t mounts </proc/self/mountinfo # at once: it may change between two lines
+  for line in "${mounts[@]}"; do
+    [[ "${line}" =~ ^([^ ]+ ){4}([^ ]+)\ ([^ ]+) ]] || continue
+    printf -v place '%b' "${BASH_REMATCH[2]//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
+    [[ "${place}" != "${root%/}"/* || ",${BASH_REMATCH[3]}," == *,ro,* ]] || writable+=("${place}")
+  done
   ((${#writable[@]} == 0)) ||
     kit::say "only the file system of $1 itself is read-only for this job: what is mounted below it can be written, such as ${writable[0]}"
 }

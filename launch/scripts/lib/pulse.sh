@@ -20,8 +20,8 @@ trap '' HUP INT USR1 USR2 # `--signal` of sbatch, and of scancel, tells every st
 # pulse::look - sets `working` to 1 where this node's ranks have used the CPU, or moved data, since the last look. Of the process that
 # wanted most of a CPU, `share` is how much of that it got, in percent: others may use the node, too.
 pulse::look() {
-  local pid name value text run waited
-  local -a stat
+  local pid line text run waited
+  local -a lines stat
   local -i ticks moved used=0 bytes=0 wanted most=0 elapsed_s
   local -A now=()
   # What the job's tasks are, without this one and its like: under `kit run` all nodes are this machine.
@@ -33,7 +33,8 @@ pulse::look() {
     stat=(${text##*) })
     ticks=$((stat[11] + stat[12] + stat[13] + stat[14])) moved=0
     # read_bytes: a model that is mapped into memory, as safetensors does, is read without rchar.
-    while read -r name value; do [[ "${name}" != @(rchar|wchar|read_bytes): ]] || moved+="${value}"; done 2>/dev/null <"/proc/${pid}/io" || true
+    mapfile -t lines 2>/dev/null <"/proc/${pid}/io" || lines=()
+    for line in "${lines[@]}"; do [[ "${line}" != @(rchar|wchar|read_bytes):* ]] || moved+="${line##* }"; done
     run=0 waited=0
     { read -r run waited _ <"/proc/${pid}/schedstat"; } 2>/dev/null || true # not every kernel has it
     now["${pid}"]="${ticks} ${moved} ${run} ${waited}"

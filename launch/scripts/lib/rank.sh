@@ -51,7 +51,8 @@ rank::run() {
 # rank::count_killed - sets kit_killed to the number of processes that the kernel has killed because memory had run out. It counts
 # those of this job's control group if the files of the group are readable, and otherwise those of the node, which others may use, too.
 rank::count_killed() {
-  local kit_name kit_group kit_file kit_counter=/proc/vmstat kit_value
+  local kit_name kit_group kit_file kit_counter=/proc/vmstat kit_line
+  local -a kit_lines=()
   kit_killed=0
   while IFS=: read -r _ kit_name kit_group; do
     case "${kit_name}" in
@@ -61,7 +62,8 @@ rank::count_killed() {
     esac
     [[ ! -r "${kit_file}" ]] || kit_counter="${kit_file}"
   done 2>/dev/null </proc/self/cgroup || true
-  while read -r kit_name kit_value; do [[ "${kit_name}" != oom_kill ]] || kit_killed="${kit_value}"; done 2>/dev/null <"${kit_counter}" || true
+  mapfile -t kit_lines 2>/dev/null <"${kit_counter}" || true # at once: it changes between two lines
+  for kit_line in "${kit_lines[@]}"; do [[ "${kit_line}" != 'oom_kill '* ]] || kit_killed="${kit_line#* }"; done
 }
 
 # rank::add_children PROCESS - adds those that it has started to the caller's kit_processes.

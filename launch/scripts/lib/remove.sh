@@ -16,9 +16,12 @@ remove::tree() {
 
 # remove::has_no_mount PATH - nor is one; rm and mountpoint tell other file systems alone, not other folders of the same one.
 remove::has_no_mount() {
-  local point
-  while read -r _ _ _ _ point _; do
-    printf -v point '%b' "${point//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
+  local line point
+  local -a mounts
+  mapfile -t mounts </proc/self/mountinfo || return # at once: `read` finds it changed, and parts of lines, where something is mounted meanwhile
+  for line in "${mounts[@]}"; do
+    [[ "${line}" =~ ^([^ ]+ ){4}([^ ]+)\  ]] || return
+    printf -v point '%b' "${BASH_REMATCH[2]//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
     [[ "${point}/" != "$1"/* ]] || return
-  done </proc/self/mountinfo
+  done
 }
