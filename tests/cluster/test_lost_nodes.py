@@ -93,7 +93,7 @@ def test_without_a_spare_the_job_goes_on_with_fewer_nodes_where_it_may(kit_clust
 
 def test_a_job_that_cannot_do_without_the_node_ends_and_names_it(kit_cluster: Cluster, folder: Path, lose) -> None:
     lose("frozen", "--nodes", "2", "--runtime", "none")
-    # kit waits a minute for it; the Slurm of this cluster gives a node up after 12 s.
+    # kit waits a minute for it; the Slurm of this cluster gives a node up after 30 s.
     assert kit_cluster.wait(job_id(folder)).state == "NODE_FAIL"
     said = said_by_job(folder)
     # By Slurm's word, or by the silence: Slurm may be too busy with the node to answer, or end the ranks before it tells the script.

@@ -96,8 +96,8 @@ def test_every_rank_is_shown_where_it_hangs(hanging: Hanging) -> None:
     assert hanging.places() == expected
 
     shown = hanging.ask()
-    assert re.search(r"^kit: stuck \(\d+\), \d+s so far: 4 of 4 ranks seen on 2 nodes\nrank 2 on local1 in _Base", shown)
-    assert re.search(rf"^rank 3 on local1 in stuck_in_loading at stuck.py:{stuck}\n    stuck_in_loading +stuck.py:{stuck}\n  said \d+s ago: up 3$", shown, re.M)
+    assert re.search(r"^kit: stuck \(\d+\), (\d+m )?\d+s so far: 4 of 4 ranks seen on 2 nodes\nrank 2 on local1 in _Base", shown)
+    assert re.search(rf"^rank 3 on local1 in stuck_in_loading at stuck.py:{stuck}\n    stuck_in_loading +stuck.py:{stuck}\n  said (\d+m )?\d+s ago: up 3$", shown, re.M)
     assert re.search(rf"^  its child \d+ in stuck_in_reading at stuck.py:{reading}$", shown, re.M)
     assert re.search(rf"^2 ranks \(0-1\) in all_reduce, called at .*\n    all_reduce +torch/distributed/\S+:\d+\n    main +stuck.py:{in_sum}$", shown, re.M)
     assert shown.endswith("kit: stacks by py-spy, which paused each process for some milliseconds\n")
@@ -115,7 +115,7 @@ def test_every_rank_is_shown_where_it_hangs(hanging: Hanging) -> None:
 
 def test_the_flight_recorders_dumps_say_who_is_missing_beside_the_stacks(hanging: Hanging) -> None:
     before, in_sum = lines_of("dist.all_reduce(values)")
-    recorded = rf"  flight recorder, \d+s ago: all_reduce 2 of default_pg; ranks 2-3 have not called it, and rank 2 was last at all_reduce 1, stuck.py:{before}"
+    recorded = rf"  flight recorder, (\d+m )?\d+s ago: all_reduce 2 of default_pg; ranks 2-3 have not called it, and rank 2 was last at all_reduce 1, stuck.py:{before}"
     stands = re.compile(rf"^2 ranks \(0-1\) in all_reduce, called at stuck.py:{in_sum} in main\n(    .*\n)+  rank 0 said .*\n{recorded}$", re.M)
     end = time.monotonic() + 120
     while not stands.search(said := hanging.ask()) and time.monotonic() < end:  # the ranks leave their dumps one after the other
