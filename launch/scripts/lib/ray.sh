@@ -48,15 +48,17 @@ ray::start_head() {
   PATH="${kit_job_path}"
 }
 
-# ray::start OPTION... - starts Ray with the caller's kit_job_path. Sets KIT_RAY to the process that runs as long as Ray does on this node, and
-# KIT_RAY_DIR to Ray's folder. The path of Ray's longest socket has 64 characters more, and Linux takes 107.
+# ray::start OPTION... - starts Ray with the caller's kit_job_path, behind which it must find the bash that starts its workers. Sets KIT_RAY
+# to the process that runs as long as Ray does on this node, and KIT_RAY_DIR to Ray's folder. The path of Ray's longest socket has 64
+# characters more, and Linux takes 107.
 ray::start() {
-  local kit_name="ray-${UID}-${SLURM_JOB_ID}" kit_base="${TMPDIR:-/tmp}"
+  local kit_name="ray-${UID}-${SLURM_JOB_ID}" kit_base="${TMPDIR:-/tmp}" kit_path="${kit_job_path}"
   local -i kit_cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-$(nproc)}}"
   local -a kit_more=(--num-gpus="${KIT_GPUS_PER_NODE}")
   [[ -z "${KIT_LOOPBACK:-}" ]] || kit_name+=".${NODE_RANK}" kit_more=() # a rehearsal may have fewer GPUs
   [[ -w "${kit_base}" ]] && ((${#kit_base} + 1 + ${#kit_name} <= 43)) || kit_base=/tmp
   KIT_RAY_DIR="${kit_base}/${kit_name}"
+  PATH="${kit_path}" type -P bash >/dev/null || kit_path+=":${PATH}"
   ray::remove_folder || true # of an attempt that was killed
   (umask 077 && mkdir -p -- "${KIT_RAY_DIR}")
   [[ -O "${KIT_RAY_DIR}" && ! -L "${KIT_RAY_DIR}" ]] || kit::die "${KIT_RAY_DIR} belongs to somebody else" "have it removed"
@@ -67,7 +69,7 @@ ray::start() {
       secrets::take
     fi
     # A job that asks for no CPUs has one: with fewer CPUs than workers, Ray would wait for more for ever.
-    PATH="${kit_job_path}" exec "${KIT_PYTHON}" -m ray.scripts.scripts start --block --log-style=record "$@" --temp-dir="${KIT_RAY_DIR}" \
+    PATH="${kit_path}" exec "${KIT_PYTHON}" -m ray.scripts.scripts start --block --log-style=record "$@" --temp-dir="${KIT_RAY_DIR}" \
       --node-ip-address="${KIT_OWN_ADDRESS}" --node-name="${SLURMD_NODENAME}" --dashboard-agent-listen-port=0 \
       --num-cpus="$((kit_cpus > NPROC_PER_NODE ? kit_cpus : NPROC_PER_NODE))" "${kit_more[@]}"
   ) &
