@@ -87,3 +87,13 @@ def test_they_are_listed_and_can_be_taken_back(noted: Path, tmp_path: Path, kit)
     assert [node.name for node in bad_nodes.bad(str(noted))] == ["node5"]
     refused = kit("nodes", "--forget", "node3", check=False, **state)
     assert (refused.returncode, refused.stderr) == (2, "kit: node3 is not on the list of bad nodes\n  fix: to see the list: kit nodes\n")
+
+
+def test_a_node_that_is_taken_back_stays_on_the_list_if_a_job_notes_it_again_and_no_other_is_lost(noted: Path) -> None:
+    """Jobs add lines at any moment, also while `kit nodes --forget` runs."""
+    before = noted.read_text()
+    assert bad_nodes.forget(str(noted), "node3") and not bad_nodes.forget(str(noted), "node3") and not bad_nodes.forget(str(noted), "old")
+    assert noted.read_text().startswith(before)
+    with noted.open("a") as file:
+        file.write(f"{int(time.time())} node3 has no GPU\n")
+    assert [(node.name, node.why) for node in bad_nodes.bad(str(noted))] == [("node3", "has no GPU"), ("node5", "x")]

@@ -1,4 +1,4 @@
-"""Leave nodes out for a day that could not work: jobs with spares record them."""
+"""Leave nodes out for a day that could not work: jobs record them, and users take them back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 import os
 import re
 import time
-from pathlib import Path
 from typing import NamedTuple, Optional
 
 from kit import slurm
 from kit.base.formats import DAY_S
-from kit.files import notes, replace, safe_read
+from kit.files import notes, safe_read
 
 REMEMBERED_S = DAY_S
 PATIENCE_S = 5
@@ -32,14 +31,17 @@ class Bad(NamedTuple):
 
 
 def file(cluster: str) -> str:
-    """Return this user's record of a cluster's bad nodes: `TIME NODE WHY` in each line."""
+    """Return this user's record of a cluster's bad nodes: `TIME NODE WHY` in each line.
+
+    Without WHY, the node is used again. Jobs add lines at any moment, so no line is ever changed.
+    """
     return os.path.join(notes.folder(), "bad-nodes", os.path.basename(cluster) or "generic")
 
 
 def bad(path: str) -> list[Bad]:
     """Return the nodes that are still left out, each once, with the last reason."""
     try:
-        lines = _lines(path)
+        lines = safe_read.read(path).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
     found = {}
@@ -48,7 +50,7 @@ def bad(path: str) -> list[Bad]:
         name, _, why = rest.partition(" ")
         if re.fullmatch("[0-9]{1,10}", noted) and name and int(noted) + REMEMBERED_S > time.time():
             found[name] = Bad(name, why, int(noted))
-    return list(found.values())
+    return [node for node in found.values() if node.why]
 
 
 def left_out(path: str) -> tuple[Bad, ...]:
@@ -77,15 +79,9 @@ def still_left_out(
 
 
 def forget(path: str, name: str) -> bool:
-    """Remove a node from the record; return whether it was there."""
-    if not os.path.exists(path):
+    """Note that a node is used again; return whether it was left out."""
+    if name not in [node.name for node in bad(path)]:
         return False
-    lines = _lines(path)
-    kept = [line for line in lines if line.split(" ")[1:2] != [name]]
-    if is_noted := len(kept) < len(lines):
-        replace.text(Path(path), "".join(f"{line}\n" for line in kept))
-    return is_noted
-
-
-def _lines(path: str) -> list[str]:
-    return safe_read.read(path).decode("utf-8", "replace").splitlines()
+    with open(path, "a") as file:
+        file.write(f"{int(time.time())} {name}\n")
+    return True
