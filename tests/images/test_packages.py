@@ -379,6 +379,15 @@ def test_a_line_that_kit_does_not_give_to_pip_is_named(line: str, problem: str, 
     assert said.fix and PASSWORD not in str(said)
 
 
+def test_files_of_requirements_that_name_one_another_are_each_read_once(tmp_path: Path) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.txt").write_text(f"{name}\n" + f"-r {other}.txt\n" * 10)
+    problems = Problems()
+    found = packages.requested(Job(packages=(Requirement(str(tmp_path / "a.txt"), ""),)), None, "", problems)
+    assert found.requirements == ("a", *["b"] * 10)
+    assert {item.problem for item in problems.found} == {"the files of requirements name one another"}
+
+
 def test_a_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text("\ufeffa>=1, \\\n  <2 # comment\n\n-r more/b.txt\n-c more/c.txt\n--pre\n-i https://host/simple\n")
     (tmp_path / "more").mkdir()

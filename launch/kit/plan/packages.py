@@ -22,7 +22,6 @@ from kit.plan import mounting
 TARGET = "/opt/kit-packages"  # in a container; launch/scripts/lib/packages.sh has it, too
 CONSTRAINT = "-c "  # before a line of a file of constraints
 _NESTED = re.compile(r"(-r|--requirement|-c|--constraint)(?:=|\s*)(\S.*)")
-_DEEPEST = 10
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def requested(job: Job, runtime: Optional[Plugin], scratch: str, problems: Probl
     """Return the requirements of the job and of the files that it names."""
     lines: list[str] = []
     for item in job.packages or ():
-        lines += _read(item, "", problems, 0) if item.is_file else [item.text]
+        lines += _read(item, "", problems, ()) if item.is_file else [item.text]
     if lines and runtime and runtime.name != "none":
         _check_mounts(job, problems)
         # Without the scratch folder's name: a node may have another one.
@@ -59,9 +58,15 @@ def _check_mounts(job: Job, problems: Problems) -> None:
             problems.add(mount.where, problem, fix)
 
 
-def _read(item: Requirement, prefix: str, problems: Problems, depth: int) -> list[str]:
-    """Return the lines of a file and of the files that it names; constraints with their mark."""
+def _read(
+    item: Requirement, prefix: str, problems: Problems, parents: tuple[str, ...]
+) -> list[str]:
+    """Return the lines of a file and of the files that it names; constraints with their mark.
+
+    parents: the real paths of the files that have led to it.
+    """
     path = item.text
+    chain = (*parents, os.path.realpath(path))
     try:
         content = safe_read.read(path)
         is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's
@@ -76,12 +81,14 @@ def _read(item: Requirement, prefix: str, problems: Problems, depth: int) -> lis
     for number, line in _lines(text):
         own = Requirement(line, f"{path}:{number}")
         nested = _NESTED.fullmatch(line)
-        if nested and depth < _DEEPEST:
+        if nested:
             inner = own._replace(text=absolute(nested[2], Path(path).parent))
             mark = CONSTRAINT if nested[1].startswith(("-c", "--c")) else prefix
-            found += _read(inner, mark, problems, depth + 1)
-        elif nested:
-            problems.add(own.where, "the files of requirements name one another", "remove the line")
+            if os.path.realpath(inner.text) in chain:
+                problem = "the files of requirements name one another"
+                problems.add(own.where, problem, "remove the line")
+            else:
+                found += _read(inner, mark, problems, chain)
         else:
             requirements.check(own, problems, is_line=True)
             found.append(prefix + _anchored(line, Path(path).parent))
