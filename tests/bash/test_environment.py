@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit.config import inherit
+from kit.runs import run_record
 from kit.slurm import client
 from running import SCRIPTS, STUBS, bash, environment, stub
 from test_run_script import logs, run_dir, slurm, start, wrap_nodes
@@ -160,7 +160,7 @@ def test_the_scripts_find_what_bash_says_of_itself_and_hand_it_on_to_nobody(forg
     assert not [line for line in lines if line.startswith("no ")] and not handed_on & {*read, "SHELLOPTS"}
 
 
-@pytest.mark.parametrize("name", inherit.FINDING)
+@pytest.mark.parametrize("name", run_record.FINDING)
 def test_what_the_record_has_of_the_shell_stays_without_a_container(name: str) -> None:
     script = f"KIT_RUNTIME=none; source {SCRIPTS}/lib/environment.sh; environment::forget_shell; [[ -v {name} ]]; [[ ! -v OTHER ]]"
     env = {**environment(OTHER="1"), **({} if name in ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH") else {name: ""})}

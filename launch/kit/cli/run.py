@@ -10,12 +10,11 @@ from kit.base.errors import UsageError, refuse_together
 from kit.cli import completion, launching, messages, options
 from kit.cli.app import RUN, command
 from kit.cli.job_options import takes_job
-from kit.config import inherit
 from kit.images import package_store
 from kit.plan import render as rendering
 from kit.plan.plan import Plan
 from kit.plan.run_paths import RunPaths
-from kit.runs import array_status, dependencies, execute, run_dir
+from kit.runs import array_status, dependencies, execute, run_dir, run_record
 from kit.runs import local as local_runs
 from kit.runs import rerun as reruns
 from kit.runs import shell as shells
@@ -185,7 +184,7 @@ def _say_what_runs(again: reruns.EarlierRun, plan: Plan, image: Optional[str]) -
         said = f"{name} had live code: this run uses {plan.program.workdir} as it is today"
     messages.note(said)
     then, container = again.record.get("shell"), again.plan.container
-    if then and (names := inherit.changed(then)):
+    if then and (names := run_record.changed_in_shell(then)):
         messages.note(
             "without a container this shell decides which programs and libraries are found,"
             f" and it differs from that of {name} in {', '.join(names)}"

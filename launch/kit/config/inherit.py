@@ -39,12 +39,6 @@ _OF_THE_HOST = """
     SRUN_* SALLOC_* SQUEUE_* SINFO_* PMI_* PMIX_* OMPI_COMM_* ENROOT_* APPTAINER* SINGULARITY*
     DOCKER_* KIT_*
 """.split()
-# Without a container the ranks find programs and libraries as this shell does: Slurm passes these
-# variables on, and the record lists them.
-FINDING = """
-    PATH LD_LIBRARY_PATH LD_PRELOAD PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV
-    LOADEDMODULES LANG LC_ALL TZ TMPDIR
-""".split()
 
 
 def parse(given: Located, problems: Problems) -> Optional[tuple[str, ...]]:
@@ -158,14 +152,3 @@ def _warn_of_missed(
         f"the ranks do not get {', '.join(missed)} of this shell, which the job does not name",
         f"write {words}; or `inherit: none`, if the program does not need them",
     )
-
-
-def finding() -> dict[str, str]:
-    """Return the variables that Slurm passes on to ranks without a container, for the record."""
-    return {name: redact.hide_tokens(os.environ[name]) for name in FINDING if name in os.environ}
-
-
-def changed(then: Mapping[str, str]) -> list[str]:
-    """Return which of those variables this shell has otherwise than a record."""
-    now = finding()
-    return [name for name in FINDING if now.get(name) != then.get(name)]

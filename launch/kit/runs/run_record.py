@@ -5,17 +5,26 @@ A record may be damaged, edited or written by another version of kit.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Annotated, Optional, TypedDict
 
 import kit
-from kit.config import inherit
+from kit.base import redact
 from kit.files import typed_json
 from kit.plan import git_facts
 from kit.plan.file_list import GitRecord
 from kit.plan.plan import Plan
 from kit.plan.snapshot import CodeRecord
+
+# Without a container the ranks find programs and libraries as this shell does: Slurm passes these
+# variables on, and the record lists them.
+FINDING = """
+    PATH LD_LIBRARY_PATH LD_PRELOAD PYTHONPATH PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV
+    LOADEDMODULES LANG LC_ALL TZ TMPDIR
+""".split()
 
 
 class RunRecord(TypedDict, total=False):
@@ -55,7 +64,7 @@ def new(plan: Plan, code: CodeRecord) -> RunRecord:
         "invocation": tuple(sys.argv),
         "job_id": None,
         "plan": plan,
-        "shell": inherit.finding() if plan.container.runtime == "none" else {},
+        "shell": shell() if plan.container.runtime == "none" else {},
         "code": code,
         "git": git_facts.find(plan.program.workdir, keyrings),
     }
@@ -65,3 +74,14 @@ def plan_of(record: RunRecord) -> Plan:
     """Return the plan of a record; what it lacks is empty."""
     plan: Plan = record.get("plan") or typed_json.empty(Plan)
     return plan
+
+
+def shell() -> dict[str, str]:
+    """Return the variables that Slurm passes on to ranks without a container."""
+    return {name: redact.hide_tokens(os.environ[name]) for name in FINDING if name in os.environ}
+
+
+def changed_in_shell(then: Mapping[str, str]) -> list[str]:
+    """Return which of those variables this shell has otherwise than a record."""
+    now = shell()
+    return [name for name in FINDING if now.get(name) != then.get(name)]
