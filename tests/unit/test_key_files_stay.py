@@ -198,6 +198,17 @@ def test_a_recorded_diff_leaves_out_keys_and_kit_diff_prints_none(project: Path,
     assert "print('r2')" in shown and MARK not in shown and TOKEN not in shown
 
 
+def test_a_recorded_diff_has_no_text_of_a_file_that_was_removed(project: Path) -> None:
+    """It may have been a keyring: nobody can ask it any longer. Its text is in git's revision."""
+    commit(project, KEYRING, "train.py", "sub/lib.py")
+    (project / KEYRING).unlink()
+    (project / "sub/lib.py").unlink()
+    write(project / "train.py", "print(2)\n")
+    recorded = git_facts.find(str(project), [str(project / KEYRING)])
+    assert recorded and MARK not in recorded["diff"] and "-print(1)\n+print(2)\n" in recorded["diff"]
+    assert "deleted file mode 100644" in recorded["diff"] and f"a/{KEYRING}" in recorded["diff"]
+
+
 def test_kit_diff_prints_no_key_of_two_copies_nor_of_an_older_record(project: Path, kit) -> None:
     commit(project, "credentials.json", KEYRING, "train.py")
     for run in ("r1", "r2"):

@@ -15,9 +15,11 @@ from kit.plan.file_list import GitRecord
 
 # A git hook that calls kit sets these for its own repository.
 _OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
-# No program that the checkout's configuration names is started, and each file has its own part.
+# No program that the checkout's configuration names is started, and each file has its own part. The
+# text of a file that was removed is in the revision, and may have been a keyring.
 _DIFF = (
     "-c diff.relative=false diff HEAD --no-color --no-ext-diff --no-textconv --no-renames"
+    " --irreversible-delete"
 ).split()
 # Programs alone: what an earlier run has written there says nothing of the code.
 _NEW = (
