@@ -122,6 +122,29 @@ def test_what_git_tracks_in_a_folder_called_runs_is_code(kit, project: Path) -> 
     assert '"${KIT_RUN_DIR}"/code/runs/go.sh' in (project / "out/env.sh").read_text()
 
 
+def test_what_git_tracks_in_a_folder_called_images_is_code_where_a_program_is(kit, project: Path) -> None:
+    """kit build writes there; and so are packages called that read images."""
+    git(project, "init")
+    write(project, train_py="from images import loader", images__labels_json="{}", images__samples__a_png="1")
+    git(project, "add", ".")
+    write(project, images__first_sqsh="1", images__first_json="{}")
+    assert (names(project), found(project).left_out) == (["train.py"], ("images",))
+    write(project, images__loader_py="1")
+    git(project, "add", "images/loader.py")
+    write(project, images__box__etc__rc_py="1", images__box__bin__sh="1", images__new_py="1")
+    assert names(project) == ["images/labels.json", "images/loader.py", "images/samples/a.png", "train.py"]
+    assert sorted(found(project).left_out) == ["images/box", "images/first.json", "images/first.sqsh", "images/new.py"]
+    kit("render", "train.py", "--output", "out", cwd=project)
+    code = project / "out/code/images"
+    assert sorted(path.name for path in code.iterdir() if path.is_symlink()) == ["box", "first.json", "first.sqsh", "new.py"]
+    assert not (code / "loader.py").is_symlink() and (code / "loader.py").read_text() == "1"
+    done = kit("render", "images/new.py", "--output", "other", cwd=project)
+    assert "\n  code:          live: images/new.py is in images/, of which kit copies only code that git tracks\n" in done.stdout
+    (project / ".kitignore").write_text("images\n")
+    kit("render", "train.py", "--output", "ignored", cwd=project)
+    assert (project / "ignored/code/images").is_symlink()
+
+
 def test_runs_are_not_linked_beside_code_that_was_brought_to_a_folder_called_runs(project: Path) -> None:
     """The folder on the login node also has every run of the project."""
     write(project, train_py="1", runs__recipe_py="1", runs__one__run_json="{}", runs__two__run_json="{}", data__a_bin="1")
@@ -312,7 +335,22 @@ def test_links_to_code_elsewhere_are_named_as_live(kit, project: Path, tmp_path:
     for name, target in {"util.py": "../common/util.py", "pkg": "../common/pkg", "data": "../common/data", "a.py": "src/a.py"}.items():
         (project / name).symlink_to(target)
     done = kit("render", "train.py", "--output", "out", cwd=project)
-    assert done.stderr == "kit: links to code outside of the folder stay links, and that code is live: pkg, util.py\n"
+    assert done.stderr == "kit: links to code that is not in the snapshot stay links, and that code is live: pkg, util.py\n"
+
+
+def test_whole_paths_of_links_to_the_projects_own_code_lead_to_the_copy(kit, project: Path) -> None:
+    git(project, "init")
+    write(project, v2__train_py="1", v2__pkg__x_py="1", conf__a_yaml="1", local__b_yaml="1", data__c_txt="1", _gitignore="local/\n")
+    (project / "v2/pkg/__init__.py").touch()
+    links = {"train.py": "v2/train.py", "conf/main.yaml": "conf/a.yaml", "pkg": "v2/pkg", "local.yaml": "local/b.yaml", "samples": "data"}
+    for name, target in links.items():
+        (project / name).symlink_to(project / target)
+    (project / "other.yaml").symlink_to("local/b.yaml")
+    done = kit("render", "train.py", "--output", "out", cwd=project)
+    found = {name: os.readlink(project / "out/code" / name) for name in links}
+    live = {"local.yaml": f"{project}/local/b.yaml", "samples": f"{project}/data"}
+    assert found == {"train.py": "v2/train.py", "conf/main.yaml": "a.yaml", "pkg": "v2/pkg", **live}
+    assert done.stderr == "kit: links to code that is not in the snapshot stay links, and that code is live: local.yaml, other.yaml\n"
 
 
 @pytest.mark.parametrize("has_git", [True, False])
@@ -424,6 +462,16 @@ def test_a_json_file_that_an_option_may_write_is_frozen_only_if_git_tracks_it(ki
     (project / "job.yaml").write_text("command: env --json new.json\n")
     done = kit("render", "job.yaml", "--output", "three", cwd=project)
     assert "\n  code:          live: new.json may be what the command writes\n" in done.stdout
+
+
+def test_a_path_of_a_script_may_have_an_equals_sign(kit, project: Path) -> None:
+    """Hydra and others call folders so."""
+    write(project, **{"exp__lr=0__train_py": "1", "conf__a_yaml": "1"})
+    lines = "CONF=conf/a.yaml python exp/lr=0/train.py model.conf=conf/a.yaml --conf=conf/a.yaml\n"
+    (project / "job.yaml").write_text(json.dumps({"script": lines}))
+    done = kit("render", "job.yaml", "--output", "out", cwd=project)
+    frozen = lines.replace("exp/", '"${KIT_CODE}"/exp/').replace("conf/a", '"${KIT_CODE}"/conf/a')
+    assert ((project / "out/script.sh").read_text(), done.stderr) == (frozen, "")
 
 
 def test_the_results_of_a_second_run_replace_those_of_the_first(kit, project: Path) -> None:

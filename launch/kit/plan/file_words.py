@@ -19,7 +19,8 @@ from kit.plan import run_paths
 from kit.plan.mounting import FileView
 
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-ENDINGS = (".py", ".sh", ".bash", *CONFIGURATIONS)  # of code and settings
+PROGRAMS = (".py", ".sh", ".bash")
+ENDINGS = (*PROGRAMS, *CONFIGURATIONS)  # of code and settings
 # How the options are called whose files the program writes, and those whose files it surely reads.
 _WRITTEN = re.compile(
     "(?i)(.*[-_.])?(o$|out|save|log|result|metric|dump|export|write|report|checkpoint|ckpt|dest"
@@ -255,6 +256,10 @@ def _words(script: list[Node], without: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 def _split(before: str, text: str) -> tuple[str, str]:
-    """Return what is before a path, and the path: both may be in one word."""
+    """Return what is before a path, and the path: both may be in one word.
+
+    The = of `runs/lr=0.1/train.py` belongs to the path.
+    """
     option, equals, path = text.partition("=")
-    return (option + equals, path) if equals else (before, text)
+    is_path = "/" in option and not option.startswith("-")
+    return (option + equals, path) if equals and not is_path else (before, text)

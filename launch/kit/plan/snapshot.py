@@ -21,7 +21,7 @@ from kit.files import safe_write
 from kit.plan import file_words, program, run_paths, snapshot_notes
 from kit.plan.mounting import FileView
 from kit.plan.plan import RankProgram, Snapshot
-from kit.plan.source_files import find
+from kit.plan.source_files import copied_behind, find
 
 
 class CodeRecord(TypedDict, total=False):
@@ -207,7 +207,7 @@ def _copy_one(snapshot: Snapshot, name: str, place: Path, written: dict[str, str
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         if os.path.islink(source):
-            os.symlink(_link_target(os.readlink(source), name, snapshot.workdir), target)
+            os.symlink(_link_target(os.readlink(source), name, snapshot), target)
             return 0
         # No hard link: an editor that writes in place would change the copy.
         file = open(source, "rb")  # noqa: SIM115 - copying fails for other reasons
@@ -227,12 +227,13 @@ def _copy_one(snapshot: Snapshot, name: str, place: Path, written: dict[str, str
     return len(content)
 
 
-def _link_target(target: str, name: str, workdir: str) -> str:
-    """Return a link's target: one outside of the folder as the original finds it."""
+def _link_target(target: str, name: str, snapshot: Snapshot) -> str:
+    """Return a link's target: code in the copy, or what is outside as the original finds it."""
     if os.path.isabs(target):
-        return target
+        copied = copied_behind(snapshot.sources.root, name, snapshot.sources.names)
+        return os.path.relpath(copied, os.path.dirname(name)) if copied else target
     inner = os.path.normpath(os.path.join(os.path.dirname(name), target))
-    return os.path.join(workdir, inner) if paths.leads_out(inner) else target
+    return os.path.join(snapshot.workdir, inner) if paths.leads_out(inner) else target
 
 
 def _link(snapshot: Snapshot, name: str, place: Path) -> bool:

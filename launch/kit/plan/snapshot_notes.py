@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable
 from itertools import accumulate
 
-from kit.config import paths
+from kit.config import image_files
 from kit.config.job import Job
 from kit.files import safe_read, safe_write
 from kit.plan import file_words, key_files
-from kit.plan.source_files import Sources
+from kit.plan.source_files import Sources, copied_behind
 
 
 def why_not_found(script: str) -> str:
@@ -36,6 +36,9 @@ def why_not_copied(named: Iterable[str], sources: Sources, made: dict[str, str])
     may_be_written = named - sources.tracked
     if may_be_written and named <= set(sources.names):
         return f"{min(may_be_written)} may be what the command writes"
+    for folder in (image_files.FOLDER, "runs"):
+        if inside := [name for name in named if name.startswith(f"{folder}/")]:
+            return f"{min(inside)} is in {folder}/, of which kit copies only code that git tracks"
     return "git or .kitignore ignores what the command names"
 
 
@@ -43,7 +46,7 @@ def of_copy(job: Job, sources: Sources, files: Iterable[str], made: dict[str, st
     """Return what to know of a copy of these files; made: {file: key of lines}, as above."""
     names = set(sources.names) - made.keys()
     started = (note for name in files for note in _started(sources.root, name, names))
-    linked = _linked(sources.root, sorted(names))
+    linked = _linked(sources.root, names)
     live = _live_words(job.script)
     return [*sources.notes, *linked, *started, *_made(made), *_unread(job), *live]
 
@@ -65,16 +68,16 @@ def of_live(read: set[str], sources: Sources) -> list[str]:
     return [f"{note}: {key_files.shown(named)}"] if named else []
 
 
-def _linked(root: str, names: list[str]) -> list[str]:
-    """Return a note about links to code that is elsewhere: it can change until the job runs."""
+def _linked(root: str, names: set[str]) -> list[str]:
+    """Return a note about links to code that is not copied: it can change until the job runs."""
     found = [
         name
-        for name in names
+        for name in sorted(names)
         if os.path.islink(place := os.path.join(root, name))
         and (name.endswith(file_words.ENDINGS) or os.path.isfile(f"{place}/__init__.py"))
-        and paths.leads_out(os.path.relpath(os.path.realpath(place), os.path.realpath(root)))
+        and not copied_behind(root, name, names)
     ]
-    note = "links to code outside of the folder stay links, and that code is live"
+    note = "links to code that is not in the snapshot stay links, and that code is live"
     return [f"{note}: {key_files.shown(found)}"] if found else []
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import accumulate
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -48,7 +48,8 @@ class Sources(NamedTuple):
         # A dry run needs none.
         ignored = git_files.ignored(self.root, self.names) if self.by_git else []
         wanted = [name for name in ignored if _may_be_looked_for(self.root, name)]
-        names = [*self.left_out, *(name.rstrip("/") for name in wanted)]
+        # A folder comes before what is in it.
+        names = sorted({*self.left_out, *(name.rstrip("/") for name in wanted)})
         kinds = [(os.path.dirname(name), _ending(self.root, name)) for name in names]
         # Links to each old result would fill a quota of files.
         many = {kind: n for kind, n in Counter(kinds).items() if kind[1] and n > MOST_LINKS}
@@ -58,6 +59,12 @@ class Sources(NamedTuple):
             for (folder, ending), count in many.items()
         ]
         return [name for name, kind in zip(names, kinds) if kind not in many], notes
+
+
+def copied_behind(root: str, link: str, names: Collection[str]) -> str:
+    """Return the file, or the folder of a package, that a link leads to if it is among `names`."""
+    name = os.path.relpath(os.path.realpath(os.path.join(root, link)), os.path.realpath(root))
+    return name if name in names or f"{name}/__init__.py" in names else ""
 
 
 def find(root: str, where: str, problems: Problems, keyrings: Iterable[str]) -> Sources:
@@ -75,8 +82,7 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str]) -> 
             names.append(name)
             continue
         # Where no pattern takes something in again, an ignored folder is left out as a whole.
-        paths = accumulate(name.split("/"), "{}/{}".format)
-        left_out[next(filter(is_ignored, paths)) if is_simple else name] = None
+        left_out[next(filter(is_ignored, _paths(name))) if is_simple else name] = None
     sizes, large = _sizes(root, names)
     shown = first([f"{name} ({size(count)})" for name, count in large.items()], 3)
     if large and by_git:
@@ -156,18 +162,41 @@ def _of_this_project(listed: dict[str, bool], left_out: dict[str, None]) -> list
         if folder and (file == "pyvenv.cfg" or is_run):  # not the project itself
             foreign.add(folder)
     of_runs = {*foreign, "runs"}  # results that git tracks, such as weights, are no code either
+    images = _images(listed, left_out)
     kept = []
     for name, is_tracked in listed.items():
         parts = name.split("/")
         folders = {"/".join(parts[:count]) for count in range(1, len(parts))}
         is_code = is_tracked and name.endswith(file_words.ENDINGS)
-        if parts[0] == "images" and len(parts) > 1:
-            left_out["images"] = None
-        elif parts[-1] == file_list.NAME or image_files.KEPT_CACHE.fullmatch(parts[-1]):
+        is_kits = parts[-1] == file_list.NAME or image_files.KEPT_CACHE.fullmatch(parts[-1])
+        if name in images or is_kits:
             continue
-        elif "__pycache__" not in parts and folders.isdisjoint(foreign if is_code else of_runs):
+        if "__pycache__" not in parts and folders.isdisjoint(foreign if is_code else of_runs):
             kept.append(name)
     return kept
+
+
+def _images(listed: dict[str, bool], left_out: dict[str, None]) -> set[str]:
+    """Return the files of images/ that are no code, and leave the folders out that hold no other.
+
+    Where git tracks a program in it, the folder is a part of the project like any other.
+    """
+    inside = [name for name in listed if name.startswith(f"{image_files.FOLDER}/")]
+    is_code = any(listed[name] and name.endswith(file_words.PROGRAMS) for name in inside)
+    code = [
+        name for name in inside if is_code and listed[name] and not name.endswith(image_files.FILES)
+    ]
+    folders = {os.path.dirname(path) for name in code for path in _paths(name)}
+    others = set(inside).difference(code)
+    for name in inside:
+        if name in others:
+            left_out[next(path for path in _paths(name) if path not in folders)] = None
+    return others
+
+
+def _paths(name: str) -> Iterable[str]:
+    """Return the folders of a file from the outermost one on, and at last the file."""
+    return accumulate(name.split("/"), "{}/{}".format)
 
 
 def _is_no_output(name: str) -> bool:
@@ -213,7 +242,7 @@ def _by_walking(
         for name in sorted(folders):
             if os.path.islink(os.path.join(folder, name)):
                 names.append(prefix + name)
-            elif (not prefix and name == "images") or is_ignored(prefix + name):
+            elif (not prefix and name == image_files.FOLDER) or is_ignored(prefix + name):
                 left_out[prefix + name] = None
             elif not name.startswith(".") and name != "__pycache__" and (prefix or name != "runs"):
                 kept.append(name)
