@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 from kit.base.errors import Problems
 from kit.config import plugins, values
 from kit.config.yaml_source import Located
+from kit.plan.program import spawns_at
 
 from samples import ROOT
 
@@ -86,6 +88,13 @@ def test_a_program_that_spawns_is_not_started_once_for_every_rank(program: str, 
         else:
             assert done.returncode == 0
     assert kit("submit", "train.py", "-j", "1x2", "--launcher", "spawn", "--dry-run").returncode == 0
+
+
+def test_python_s_own_warnings_of_a_program_are_for_its_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text('import torch.multiprocessing as mp\nX = "\\d"\nmp.spawn(main)\n')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert spawns_at(str(tmp_path / "train.py")) == 3
 
 
 def test_a_driver_of_ray_is_warned_of_where_each_rank_would_start_it(kit, tmp_path: Path) -> None:

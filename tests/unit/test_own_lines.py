@@ -257,6 +257,13 @@ def test_a_configuration_that_a_script_reads_is_looked_for(project: Path) -> Non
     assert [item.problem for item in problems.warnings] == ["warning: line 1 of the script names fsdp.yaml, which is not there"]
 
 
+def test_a_shell_script_that_a_script_starts_is_looked_for(project: Path) -> None:
+    problems = Problems()
+    (project / "there.sh").touch()
+    plan("script: |\n  bash there.sh\n  bash nowhere.sh\n  touch made.sh; sh made.sh\n  echo nowhere.sh\n", problems=problems)
+    assert [item.problem for item in problems.warnings] == ["warning: line 2 of the script names nowhere.sh, which is not there"]
+
+
 def test_a_file_of_the_user_s_may_be_named_script_sh(project: Path) -> None:
     (project / "script.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nsrun python train.py\n")
     plan("script: python train.py\n")

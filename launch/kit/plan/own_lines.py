@@ -9,7 +9,7 @@ import shutil
 
 from kit.base import program_output
 from kit.base.errors import Problems
-from kit.config import other_tools, rank_starters, suggest, variables
+from kit.config import other_tools, rank_starters, shell_words, suggest, variables
 from kit.config.job import Job
 from kit.files import safe_read
 from kit.plan import file_words, run_paths
@@ -109,10 +109,14 @@ def _check_words(job: Job, view: FileView, problems: Problems) -> None:
             fix = "leave that word and its options out; `launcher: srun` runs it once for each rank"
             problems.add(job.where("script"), problem, fix)
         path = None if view.is_on_nodes(word.path) else view.on_this_side(word.path)
-        is_read = word.path.endswith(".py") or (
-            word.path.endswith(file_words.CONFIGURATIONS)
-            and word.before.startswith("-")
-            and not file_words.is_written(word.before)
+        is_read = (
+            word.path.endswith(".py")
+            or (word.path.endswith((".sh", ".bash")) and word.before in shell_words.SHELLS)
+            or (
+                word.path.endswith(file_words.CONFIGURATIONS)
+                and word.before.startswith("-")
+                and not file_words.is_written(word.before)
+            )
         )
         if not is_read or not word.is_placed or file_words.writer(job, word.path, view):
             continue

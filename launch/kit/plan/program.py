@@ -9,7 +9,8 @@ import shutil
 import sys
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Optional
 
@@ -18,7 +19,7 @@ from kit.base.errors import Problems
 from kit.config import job_file, other_tools, rank_starters, shell_words, suggest, sweeps
 from kit.config.job import Job
 from kit.files import safe_read
-from kit.plan import arguments, own_lines
+from kit.plan import arguments, file_words, own_lines
 from kit.plan.mounting import FileView
 from kit.plan.plan import Plan
 
@@ -30,6 +31,7 @@ MOST = 1 << 20  # bytes of a program that are read
 _FILTERING = threading.Lock()
 # A program that reads one of these knows other launchers, too.
 TOLD = {"RANK", "LOCAL_RANK", "SLURM_PROCID"}
+_SHELL_SCRIPT = re.compile(r"[\w./+=:@%-]+\.(sh|bash)")  # and no text behind -c
 
 
 def check(job: Job, launcher: str, view: FileView, problems: Problems) -> None:
@@ -74,12 +76,18 @@ def _check_word(job: Job, view: FileView, problems: Problems) -> None:
 
 
 def _check_shell_script(job: Job, launcher: str, view: FileView, problems: Problems) -> None:
-    """Refuse a batch script, which would ask Slurm for nothing; warn of one that starts ranks."""
+    """Refuse a batch script, which would ask Slurm for nothing, and one that is not there.
+
+    Warn of one that starts ranks.
+    """
     words = job.command
     is_shell = words[0] in shell_words.SHELLS
     if is_shell:
         words = tuple(word for word in words[1:] if not word.startswith("-"))
     name = words[0] if words else ""
+    for each in sweeps.programs(name, job.sweep) if is_shell else ():
+        if _SHELL_SCRIPT.fullmatch(each) and not file_words.writer(job, each, view):
+            _check_script(job, each, launcher, view, problems)
     path = view.on_this_side(name)
     if not path or not os.path.isfile(path):
         return
@@ -98,7 +106,7 @@ def _check_script(job: Job, script: str, launcher: str, view: FileView, problems
         return
     if path is None:
         _check_outside(job, script, view.full(script), problems)
-    elif not os.path.isfile(path) and _may_be_the_nodes(script, view):
+    elif not os.path.isfile(path) and _may_be_there(job, script, view):
         problem = f"there is no program {script} on this machine"
         fix = "correct the path; ignore this if only the nodes have it"
         problems.warn(job.where("command"), problem, suggest.neighbour(path, fix))
@@ -111,9 +119,19 @@ def _check_script(job: Job, script: str, launcher: str, view: FileView, problems
         if launcher and launcher not in other_tools.STARTED_ONCE:
             _check_spawn(script, path, launcher, problems)
             _warn_of_ray(job, path, launcher, problems)
-    elif not os.access(path, os.X_OK):
+    elif job.command[0] not in shell_words.SHELLS and not os.access(path, os.X_OK):
         fix = f"write `command: bash {script} ...`, if it is a shell script; or: chmod +x {script}"
         problems.add(job.where("command"), f"{script} is not executable", fix)
+
+
+def _may_be_there(job: Job, script: str, view: FileView) -> bool:
+    """Return whether a program that is not here may be there when the job starts it."""
+    if job.command[0] in shell_words.SHELLS:
+        is_named = "/" not in script  # then a shell also looks for it on PATH
+        is_on_path = view.has_container or "PATH" in job.env or shutil.which(script)
+        if (is_named and is_on_path) or job.setup or job.host_setup:
+            return True
+    return _may_be_the_nodes(script, view)
 
 
 def _may_be_the_nodes(script: str, view: FileView) -> bool:
@@ -143,9 +161,7 @@ def _check_syntax(script: str, path: str, problems: Problems) -> None:
     """Warn of a syntax error. The job's Python may be newer than kit's, and know more."""
     try:
         source = safe_read.start(path, MOST + 1)
-        with _FILTERING, warnings.catch_warnings():
-            for kind in (SyntaxWarning, DeprecationWarning):  # of compile, about its strings
-                warnings.simplefilter("ignore", kind)
+        with _no_warnings():
             compile(source if len(source) <= MOST else b"", path, "exec", dont_inherit=True)
     except SyntaxError as error:
         known = ".".join(map(str, sys.version_info[:2]))
@@ -154,6 +170,15 @@ def _check_syntax(script: str, path: str, problems: Problems) -> None:
         problems.warn(f"{script}:{error.lineno or 1}", problem, fix)
     except (OSError, ValueError, RecursionError, MemoryError):
         return  # Python will say so
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Have Python read a program without its warnings, which are about strings such as "\\d"."""
+    with _FILTERING, warnings.catch_warnings():
+        for kind in (SyntaxWarning, DeprecationWarning):
+            warnings.simplefilter("ignore", kind)
+        yield
 
 
 def imported(command: tuple[str, ...], view: FileView) -> str:
@@ -214,7 +239,8 @@ def spawns_at(path: str) -> Optional[int]:
     if not any(word in text for word in STARTS):
         return None
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # Python will say so
-        nodes = list(ast.walk(ast.parse(text)))
+        with _no_warnings():
+            nodes = list(ast.walk(ast.parse(text)))
         if any(isinstance(node, ast.Constant) and node.value in TOLD for node in nodes):
             return None
         imported = {
