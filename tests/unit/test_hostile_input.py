@@ -38,6 +38,7 @@ def refused(text: str, tmp_path: Path) -> str:
 
 
 LAUGHS = "a: &a0 [x]\n" + "".join(f"b{n}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+DEEP = "a0: &a0 x\n" + "".join(f"a{n + 1}: &a{n + 1} {'[' * 95}*a{n}{']' * 95}\n" for n in range(20))
 
 
 @pytest.mark.parametrize(
@@ -49,8 +50,9 @@ LAUGHS = "a: &a0 [x]\n" + "".join(f"b{n}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}
         (f"{PROGRAM}name: {'x' * 1_000_001}", "job.yaml: is longer than 1 MB"),
         (f"{PROGRAM}mounts: [{'/a:/b, ' * 120_000}]", "has more than 100000 values"),
         (LAUGHS, "has more than 100000 values"),
+        (DEEP, "is nested more than 100 deep"),
     ],
-    ids=["brackets", "mappings", "very deep", "long", "many", "billion laughs"],
+    ids=["brackets", "mappings", "very deep", "long", "many", "billion laughs", "deep by aliases"],
 )
 def test_a_job_file_that_is_too_much_is_refused_with_its_line(text: str, said: str, tmp_path: Path) -> None:
     assert said in refused(text, tmp_path)
@@ -71,7 +73,9 @@ def test_a_sweep_is_counted_before_it_is_made() -> None:
     assert time.process_time() - begun < 1
 
 
-@pytest.mark.parametrize("option", ["--nodes=٣-٤", "--nodes=1-99999999999999999999", "--time=٣:٤", "--time=99999999999", "--array=٣-٥", "-j=٣x٤"])
+@pytest.mark.parametrize(
+    "option", ["--nodes=٣-٤", "--nodes=1-99999999999999999999", "--time=٣:٤", "--time=99999999999", f"--time={'9' * 5000}h", "--array=٣-٥", "-j=٣x٤"]
+)
 def test_numbers_are_digits_that_slurm_can_read(option: str, kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     done = kit("submit", "train.py", *option.split("="), "--dry-run", check=False)

@@ -40,6 +40,7 @@ BAD = {
     "mount home": ("mounts: [~/data]\n", "2: the mount target '~/data' is not an absolute path", "write ~/data:/data"),
     "env that limits bash": ("env:\n  FUNCNEST: 1\n", "3: FUNCNEST has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
     "env NUL": ('env:\n  A: "\\0"\n', "3: env: contains a NUL byte, which no program can receive", "remove it"),
+    "command of notify NUL": ('notify: {command: "train.py a\\0b"}\n', "2: notify: contains a NUL byte, which no program can receive", "remove it"),
     "env too long": (f"env:\n  A: {'x' * 131_070}\n", "3: A, with its name, has 131072 bytes, and Linux takes 131071", "write it to a file, and name that"),
     "srun's binding": (
         "slurm: {cpu-bind: 'mask_cpu:fe,fe00'}\n",
@@ -103,6 +104,13 @@ def test_a_mistake_is_named_with_its_line_and_its_fix(case: str, kit, tmp_path: 
     assert done.stderr.startswith(expected), done.stderr
     assert done.stderr.count("kit: ") == 1, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.yaml", "train.py"]
+
+
+def test_a_command_on_one_line_that_holds_a_nul_byte_is_refused(kit, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text('command: "train.py a\\0b"\n')
+    done = kit("submit", "job.yaml", check=False)
+    assert (done.returncode, done.stderr) == (2, "kit: job.yaml:1: command: contains a NUL byte, which no program can receive\n  fix: remove it\n")
 
 
 def test_every_mistake_of_a_file_is_reported_at_once_in_the_order_of_its_lines(kit, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ KINDS: dict[Any, tuple[list[str], list[str]]] = {
     values.flag: (["yes", '"On"', "false"], ["", "1", "maybe", "[yes]"]),
     values.Words: ([], ["", "now", "[live]"]),
     values.unpack: (["auto", "yes", "off"], ["", "never", "[auto]"]),
-    values.duration: (["90s", "10m", "2H"], ["", "10", "0s", "1.5h", "ten minutes", "[10m]"]),
+    values.duration: (["90s", "10m", "2H", "999999s", "999999m", "99999h"], ["999999h", "", "10", "0s", "1.5h", "ten minutes", "[10m]"]),
     values.Pattern: ([], ["", '""', "[a]"]),
 }
 # Those of keys with a kind of their own.

@@ -41,7 +41,7 @@ def split(given: Located, problems: Problems) -> Optional[list[str]]:
     if text is None:
         return None
     try:
-        return shlex.split(_join_lines(text))
+        return shlex.split(_join_lines(values.no_nul(text, given.where, problems)))
     except ValueError as error:
         problem = f"the command cannot be split into words: {error}"
         problems.add(given.where, problem, "close the quote, or write the command as a list")

@@ -22,7 +22,8 @@ TIME = re.compile(
 )
 _RANGE = re.compile(rf"({_N})-({_N})")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-DURATION = re.compile("([1-9][0-9]{0,5})([smhSMH])")
+# At most 10^9 seconds: kit reads no larger number back from run.json.
+DURATION = re.compile("([1-9][0-9]{0,5}(?=[smSM])|[1-9][0-9]{0,4})([smhSMH])")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MOST_BYTES = 32 * 4096 - 1  # MAX_ARG_STRLEN of execve(2), without the zero at the end
@@ -176,8 +177,8 @@ def _time_in_words(text: str, where: str) -> str:
 
     It is written as what stands there: a key of a job file, or an option.
     """
-    parts = re.findall(r"(\d+)\s*([dhms])[a-z]*", text.lower())
-    if not parts or re.sub(r"\d+\s*[dhms][a-z]*|\s|,", "", text.lower()):
+    parts = re.findall(rf"({_N})\s*([dhms])[a-z]*", text.lower())
+    if not parts or re.sub(rf"{_N}\s*[dhms][a-z]*|\s|,", "", text.lower()):
         return ""
     time = numbers.time_limit(sum(int(count) * _SECONDS[unit] for count, unit in parts))
     return f"write {where} {time}" if is_option(where) else f'write `time: "{time}"`'

@@ -156,6 +156,8 @@ class _Converter:
         self.nodes += 1
         if self.nodes > MOST_NODES:
             raise UsageError(f"has more than {MOST_NODES} values", _TOO_MUCH, where=where)
+        if len(parents) > DEEPEST:  # by aliases: `compose` has counted the brackets of the text
+            raise _too_deep(self.file, node.start_mark)
         if any(node is parent for parent in parents):
             self.problems.add(where, "an alias refers to what contains it", "write the value out")
             return Located("", where)
