@@ -215,6 +215,16 @@ IGNORE = "  fix: correct the path; ignore this if only the nodes have it\n"
         ("command: /nowhere/train.py\n", 2, "kit: job.yaml:1: no such script: /nowhere/train.py\n"),
         ("command: [./nowhere, x]\n", 2, "kit: job.yaml:1: no such script: ./nowhere\n"),
         ("command: [PROJECT/nowhere, x]\n", 2, "kit: job.yaml:1: no such script: PROJECT/nowhere\n"),
+        ("command: bash rum.sh\n", 2, "kit: job.yaml:1: no such script: rum.sh\n"),
+        ("command: [bash, -x, '{name}.sh', a]\nsweep: {name: [rum]}\n", 2, "kit: job.yaml:1: no such script: rum.sh\n"),
+        ("command: bash rum.sh\nsetup: make\n", 0, f"kit: job.yaml:1: warning: there is no program rum.sh on this machine\n{IGNORE}"),
+        ("command: bash rum.sh\nsetup: cp train.py rum.sh\n", 0, ""),
+        ("command: bash rum.sh\nMOUNT", 0, f"kit: job.yaml:1: warning: there is no program rum.sh on this machine\n{IGNORE}"),  # or on the image's PATH
+        ("command: bash sub/rum.sh\nMOUNT", 2, "kit: job.yaml:1: no such script: sub/rum.sh\n"),
+        ("command: bash /opt/rum.sh\nMOUNT", 0, ""),
+        ("command: bash /nowhere/rum.sh\n", 0, f"kit: job.yaml:1: warning: there is no program /nowhere/rum.sh on this machine\n{IGNORE}"),
+        ("command: [bash, -c, 'cd sub; ./rum.sh']\n", 0, ""),
+        ("command: [bash, -c, '$HOME/rum.sh']\n", 0, ""),
         ("command: train x\n", 2, "kit: job.yaml:1: there is no command train here, but a program train.py\n"),
         ("command: train x\nhost_setup: module load it\n", 0, "kit: job.yaml:1: warning: there is no command train here, but a program train.py\n"),
         ("command: /code/train.py\nMOUNT", 0, ""),
@@ -301,6 +311,7 @@ def test_an_existing_folder_is_never_written_into(kit, tmp_path: Path, program: 
         (["logs", "--grep", "x"], "kit: there is no option --grep\n  fix: use grep: kit logs RUN | grep WORD\n"),
         (["rerun", "4", "--", "--lr", "1"], "kit: got unexpected extra argument(s) (--lr 1)\n  fix: kit rerun changes nothing; "),
         (["rerun", "4", "--lr", "1"], "kit: there is no option --lr\n  fix: kit rerun changes nothing; "),
+        (["rerun", "4", "--folow"], "kit: there is no option --folow\n  fix: did you mean '--follow'?\n"),
         (["submit", "train.py", "--output=log.txt"], "kit: --output: 'log.txt' is named like a log file, and --output is the run directory\n"),
         (["run", "train.py", "--output", "a-%j"], "kit: --output: 'a-%j' is named like a log file"),
         (["run", "train.py", "--time", "1h"], "kit: --time: expected a time limit, not '1h'\n  fix: write --time 01:00:00\n"),
@@ -424,11 +435,45 @@ def test_without_slurm_submission_says_so_and_leaves_nothing(kit, tmp_path: Path
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [".gitignore"]
 
 
-def test_a_folder_that_was_removed_under_its_user_is_named(tmp_path: Path) -> None:
+REMOVED = 'kit: the current folder was removed\n  fix: go to another one; if it was made again: cd "$PWD"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"), [("status 4711", 1, REMOVED), ("cancel", 2, "kit: no run is named\n  fix: see: kit cancel --help\n")], ids=["a run", "no run"]
+)
+def test_a_folder_that_was_removed_under_its_user_is_named(words: str, code: int, said: str, tmp_path: Path) -> None:
     """As CI systems do: they remove a workspace, and make it again."""
-    command = f"mkdir ws && cd ws && rmdir ../ws && {shlex.quote(sys.executable)} -m kit status 4711"
+    command = f"mkdir ws && cd ws && rmdir ../ws && {shlex.quote(sys.executable)} -m kit {words}"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=unmeasured(), capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, 'kit: the current folder was removed\n  fix: go to another one; if it was made again: cd "$PWD"\n')
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+@pytest.mark.parametrize(("folder", "job"), [("sub", "../job.yaml"), (".", "sub/../job.yaml"), (".", "link/../job.yaml")])
+def test_a_job_file_of_the_folder_above_is_taken_as_in_its_own(folder: str, job: str, kit, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "sub").mkdir(parents=True)
+    (project / "train.py").touch()
+    (project / "i.sif").touch()
+    (project / "job.yaml").write_text("command: train.py\nimage: i.sif\nruntime: apptainer\n")
+    start = project / folder
+    if job.startswith("link/"):
+        start = tmp_path
+        (tmp_path / "link").symlink_to(project / "sub")
+    kit("render", job, "--output", str(tmp_path / "out"), cwd=start)
+    plan = recorded(tmp_path / "out")
+    assert (plan.layout.name, plan.program.workdir, plan.container.image) == ("project", str(project), str(project / "i.sif"))
+
+
+def test_a_folder_that_is_called_like_a_command_is_no_job_where_the_command_has_arguments(kit_here, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("python", "pkg"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "pkg/train.py").touch()
+    done = kit_here("submit", "python", "--dry-run", "--", "-m", "pkg.train")
+    assert (done.code, done.err) == (0, "")
+    for words in (["python"], ["python/", "--", "-m", "pkg.train"], ["pkg", "--", "x"]):
+        name = words[0].rstrip("/")
+        assert kit_here("submit", *words).err == f"kit: {name} is a folder\n  fix: name a job file or a program: kit submit job.yaml\n"
 
 
 def imported(folder: Path, *arguments: str) -> set[str]:

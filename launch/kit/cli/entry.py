@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
@@ -145,7 +146,9 @@ def _usage_problem(error: Any) -> Problem:
     said = error.format_message().rstrip(".").replace("a valid int", "a whole number")
     said = said.replace("not in the range x>=", "less than ")
     if context and said.startswith("Missing argument 'RUN"):
-        return Problem("", "no run is named", hints.missing_run(context.command_path))
+        with suppress(KitError, OSError):  # which runs are of this folder may be unknown
+            see = hints.missing_run(context.command_path)
+        return Problem("", "no run is named", see)
     if path == "kit rerun" and said.startswith("Got unexpected extra argument"):
         see = hints.RERUN
     return Problem("", said[:1].lower() + said[1:], see)
@@ -158,5 +161,7 @@ def _option_meant(name: str, context: Any, otherwise: str) -> str:
     known = [word for word in spellings if word.startswith("-")]
     if {"shape", "arguments"} <= {item.name for item in command.params}:
         return hints.job_option(name, ["--help", *known], sys.argv[1:])
+    if context.command_path == "kit rerun":  # most are meant for the program
+        return did_you_mean(name, ["--help", *known], hints.RERUN, cutoff=0.8)
     fix = did_you_mean(name, ["--help"], otherwise, cutoff=0.8)
     return did_you_mean(name, known, fix)

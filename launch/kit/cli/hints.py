@@ -113,8 +113,6 @@ def unknown_command(group: str, name: str, known: list[str]) -> str:
 
 def own_option(path: str, name: str) -> str:
     """Return the fix for an option that a command does not have; empty where none is known."""
-    if path == "kit rerun" and name.startswith("--"):
-        return RERUN
     return _OPTIONS.get(path, {}).get(name, "")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from kit.config import (
     image_files,
     keys,
     other_tools,
+    rank_starters,
     shell_words,
     suggest,
     token_check,
@@ -35,10 +38,12 @@ def load(target: str, options: dict[str, Located], arguments: list[str], problem
     Relative paths of a job file start at its folder, those of the command line at the current one.
     """
     path = Path(target)
-    _refuse_other_kinds(path)
+    _refuse_other_kinds(target, arguments)
     if is_yaml(path):
         given = yaml_source.read(path, problems)
         base = path.absolute().parent
+        if os.pardir in base.parts:
+            base = base.resolve()  # behind a link, .. is not the folder above in the path
     else:
         given = {"command": Located([Located(target, target)], target)}
         base = Path.cwd()
@@ -132,9 +137,17 @@ def _name(path: Path, base: Path) -> str:
     return found if found and not values.CONTROL.search(found) else "job"
 
 
-def _refuse_other_kinds(path: Path) -> None:
+def _is_command(word: str) -> bool:
+    """Return whether a word is a command: one that is on PATH here, or an image's Python."""
+    is_known = rank_starters.PYTHONS.match(word) is not None or shutil.which(word) is not None
+    return os.sep not in word and is_known
+
+
+def _refuse_other_kinds(target: str, arguments: list[str]) -> None:
     """Raise UsageError for a file that is neither a job nor a program."""
-    if path.is_dir():
+    path = Path(target)
+    # Many projects have a folder called python; without arguments, that is what was meant.
+    if path.is_dir() and not (arguments and _is_command(target)):
         fix = "name a job file or a program: kit submit job.yaml"
         raise UsageError(f"{path} is a folder", fix)
     if is_yaml(path):
