@@ -97,7 +97,9 @@ def test_every_rank_is_shown_where_it_hangs(hanging: Hanging) -> None:
 
     shown = hanging.ask()
     assert re.search(r"^kit: stuck \(\d+\), (\d+m )?\d+s so far: 4 of 4 ranks seen on 2 nodes\nrank 2 on local1 in _Base", shown)
-    assert re.search(rf"^rank 3 on local1 in stuck_in_loading at stuck.py:{stuck}\n    stuck_in_loading +stuck.py:{stuck}\n  said (\d+m )?\d+s ago: up 3$", shown, re.M)
+    assert re.search(
+        rf"^rank 3 on local1 in stuck_in_loading at stuck.py:{stuck}\n    stuck_in_loading +stuck.py:{stuck}\n  said (\d+m )?\d+s ago: up 3$", shown, re.M
+    )
     assert re.search(rf"^  its child \d+ in stuck_in_reading at stuck.py:{reading}$", shown, re.M)
     assert re.search(rf"^2 ranks \(0-1\) in all_reduce, called at .*\n    all_reduce +torch/distributed/\S+:\d+\n    main +stuck.py:{in_sum}$", shown, re.M)
     assert shown.endswith("kit: stacks by py-spy, which paused each process for some milliseconds\n")
