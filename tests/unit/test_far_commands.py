@@ -575,6 +575,7 @@ def test_a_name_of_runs_of_several_other_projects_is_refused_where_something_is_
         )
     assert set(far.slurm.states().values()) == {"PENDING"}
     assert "PENDING" in kit_here("status", "job").out
+    (third / "train.sh").touch()
     kit_here("run", str(project / "job.yaml"), "--launcher", "spawn", "--nodes", "1", "--workdir", str(third))
     assert "has ended: " in kit_here("cancel", "job").out  # this folder's own
 
@@ -761,7 +762,7 @@ def test_bad_nodes_are_listed_and_taken_back_there(far: Far, project: Path, kit_
     assert [line.split()[0] for line in kit_here("nodes", "--cluster", "far").out.splitlines()] == ["NODE", "node3", "node5"]
     assert "#SBATCH --exclude=node3,node5" in kit_here("submit", "job.yaml", "--dry-run").out
     assert kit_here("nodes", "--cluster", "far", "--forget", "node3").out == "kit: node3 is used again\n"
-    assert re.fullmatch(r"\d+ node5 x y\n", notes.read_text())
+    assert [line.split()[0] for line in kit_here("nodes", "--cluster", "far").out.splitlines()] == ["NODE", "node5"]
 
 
 def test_the_values_of_secrets_reach_no_file_on_their_way(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
