@@ -121,7 +121,7 @@ def test_what_lacks_kits_mark_stays(tmp_path: Path) -> None:
         assert ("kit did not make it" in done.stderr) == (kind != "file"), done.stderr
 
 
-REMOVING = re.compile(r"rmtree|\brm -[a-z]*[rR]|\brm --recursive|-exec(dir)? rm|-delete\b")
+REMOVING = re.compile(r"rmtree|\brm -[a-z]*[rR]|\brm --recursive|-exec(dir)? rm|(?<!irreversible)-delete\b")
 # Everything else goes through the two functions that are tried above.
 ALLOWED = {
     "launch/kit/files/remove.py": 1,

@@ -162,7 +162,7 @@ class Draft:
         ]
 
     def take_back(self, reason: str, span: Optional[Span] = None) -> None:
-        """Take what was said for a reason off the ledger; with `span`, of these lines alone."""
+        """Take what was said for a reason off the ledger; with `span`, only of these lines."""
         self.entries = [
             each for each in self.entries if each.reason != reason or span not in (None, each[1:3])
         ]

@@ -1,7 +1,7 @@
 # mount_points.sh - the places of mounts that lie in other mounts, which a runtime does not make, or not as the user.
 
 # mount_points::make NUMBER - makes the target of a folder's mount that lies in another mount, as that of the compile caches does where
-# the job mounts something as /tmp. Apptainer would end the job without, and Docker make a folder of root's there.
+# the job mounts something as /tmp. Some runtimes would end the job without, and others make a folder of root's there.
 mount_points::make() {
   local -r kit_target="${KIT_MOUNTS[$1 + 1]}"
   local -i kit_outer
