@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -420,17 +421,24 @@ def test_the_settings_of_pip_are_taken_where_they_say_where_packages_come_from(t
     assert pip_settings.hide("me asked https://me:a%40b@one/ with a@b", taken) == "me asked https://me:****@one/ with ****"
 
 
-def test_a_home_folder_in_the_settings_of_pip_is_the_users_and_not_that_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+@pytest.fixture
+def plain_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home without a blank: pip's lists have blanks between their paths."""
+    with tempfile.TemporaryDirectory(prefix="kit-home-", dir="/tmp") as home:
+        monkeypatch.setenv("HOME", home)
+        yield Path(home)
+
+
+def test_a_home_folder_in_the_settings_of_pip_is_the_users_and_not_that_of_the_image(plain_home: Path) -> None:
     for name in ("wheels", "more"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "ca.pem").touch()
-    conf = tmp_path / ".config" / "pip" / "pip.conf"
+        (plain_home / name).mkdir()
+    (plain_home / "ca.pem").touch()
+    conf = plain_home / ".config" / "pip" / "pip.conf"
     conf.parent.mkdir(parents=True)
     conf.write_text("[global]\nfind-links =\n    ~/wheels\n    https://host/~me/\n    ~/more\ncert = ~/ca.pem\n")
-    found = pip_settings.variables({"HOME": str(tmp_path)})
-    assert (found["PIP_FIND_LINKS"], found["PIP_CERT"]) == (f"{tmp_path}/wheels https://host/~me/ {tmp_path}/more", f"{tmp_path}/ca.pem")
-    assert set(pip_settings.paths(found, ())) >= {f"{tmp_path}/wheels", f"{tmp_path}/more", f"{tmp_path}/ca.pem"}
+    found = pip_settings.variables({"HOME": str(plain_home)})
+    assert (found["PIP_FIND_LINKS"], found["PIP_CERT"]) == (f"{plain_home}/wheels https://host/~me/ {plain_home}/more", f"{plain_home}/ca.pem")
+    assert set(pip_settings.paths(found, ())) >= {f"{plain_home}/wheels", f"{plain_home}/more", f"{plain_home}/ca.pem"}
 
 
 def test_packages_of_several_gigabytes_are_read_back_from_the_record() -> None:

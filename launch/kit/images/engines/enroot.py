@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +52,7 @@ class Enroot(Rootless):
             fix = "name it in one line at its head: # base: IMAGE"
             raise KitError("the recipe has one base image, in which it runs", fix, where=str(file))
         (base,) = recipe.bases
-        with tree.workplace() as temporary:
+        with tree.workplace() as temporary, _plain_link(steps.folder) as context:
             env = _folders(temporary)
             squashfs = Path(temporary, "base.sqsh")
             image = client.open_image(base, steps.note)
@@ -58,9 +60,6 @@ class Enroot(Rootless):
                 pack.squash(files, image.config._replace(entrypoint=()), squashfs, steps.log)
             steps.must_run(["enroot", "create", "--name", CONTAINER, str(squashfs)], env)
             squashfs.unlink()
-            # A mount's words hold neither blanks nor colons; a link to the folder may.
-            context = Path(temporary, "context")
-            context.symlink_to(steps.folder)
             # Read-only: the files in the folder may be links to the user's own.
             mount = f"{context}:/context:none:x-create=dir,bind,ro"
             arguments, variables = hidden("--env", recipe.arguments)
@@ -70,6 +69,17 @@ class Enroot(Rootless):
             steps.must_run([*start, "sh", "-c", script], {**env, **variables})
             place = Path(env["ENROOT_DATA_PATH"], CONTAINER)
             yield tree.source(place, recipe.name, image.config, self.name)
+
+
+@contextmanager
+def _plain_link(folder: Path) -> Iterator[Path]:
+    """Yield a link to a folder whose path a mount of Enroot's can name: without blank or colon."""
+    usual = tempfile.gettempdir()
+    place = "/tmp" if re.search(r"[\s:\\]", usual) else usual  # noqa: S108 - a folder made in it
+    with tempfile.TemporaryDirectory(prefix=tree.TEMPORARY, dir=place) as temporary:
+        link = Path(temporary, "context")
+        link.symlink_to(folder)
+        yield link
 
 
 def _folders(temporary: str) -> dict[str, str]:
