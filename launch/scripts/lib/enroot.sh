@@ -97,7 +97,7 @@ enroot::open_folders() {
 # enroot::create NAME - under the lock.
 enroot::create() {
   local -r name="$1" unfinished="${ENROOT_DATA_PATH}/.$1.unfinished"
-  local output cause=refused
+  local output free cause=refused fix='see the lines above'
   kept_container::clear "${ENROOT_DATA_PATH}/${name}"
   kit::say "creating the container ${name} from ${KIT_IMAGE}"
   if ! output="$({
@@ -105,13 +105,17 @@ enroot::create() {
       kept_container::stamp "${unfinished}" "image ${KIT_IMAGE}" && mv --no-target-directory -- "${unfinished}" "${ENROOT_DATA_PATH}/${name}"
   } 2>&1)"; then
     printf '%s\n' "${output}" | tail -n 5 >&2 || true
+    free="$(df -h --output=avail,iavail -- "${ENROOT_DATA_PATH}" | awk 'END { print $1 ($2 == "-" ? "" : ", and " $2 " more files") }')"
     kept_container::discard "${unfinished}"
     case "${output}" in
-      *'No space left'* | *'quota exceeded'*) cause=disk-full ;;
-      *'Invalid image format'* | *'failed to read'* | *uncompress* | *superblock* | *corrupt*) cause=image-damaged ;; # as unsquashfs says it
+      *'No space left'* | *'quota exceeded'*)
+        cause=disk-full fix="\`kit images gc --nodes\` removes what no job uses, and \`scratch\` in the profile names another disk; free in ${ENROOT_DATA_PATH}: ${free}"
+        ;;
+      *'Invalid image format'* | *'failed to read'* | *uncompress* | *superblock* | *corrupt*) # as unsquashfs says it
+        cause=image-damaged fix+=', and build or copy the image again'
+        ;;
     esac
-    kit::die "enroot cannot unpack ${KIT_IMAGE}" \
-      "see the lines above: a damaged image is built or copied again; free in ${ENROOT_DATA_PATH}: $(df -h --output=avail -- "${ENROOT_DATA_PATH}" | tail -n 1 | tr -d ' ')" "${cause}"
+    kit::die "enroot cannot unpack ${KIT_IMAGE}" "${fix}" "${cause}"
   fi
 }
 

@@ -93,8 +93,9 @@ mounted_image::read_ahead() { { head -c 65536 && tail -c 4194304; } <"${KIT_IMAG
 
 # mounted_image::refuse - says why this node does not mount the image, which ends a job with `unpack: no`; fails.
 mounted_image::refuse() {
-  [[ "${KIT_UNPACK}" != no ]] ||
-    kit::die "cannot mount ${KIT_IMAGE}: ${KIT_WHY_NOT}" "have it unpacked: \`unpack: yes\`, or auto; what is missing: kit doctor" image-not-mounted
+  local cause=image-not-mounted fix="have it unpacked: \`unpack: yes\`, or auto, which also says if it is damaged; what is missing: kit doctor"
+  [[ "${KIT_WHY_NOT}" != *'bash: not found'* ]] || cause=no-bash fix='add bash to the image (apk add bash, apt-get install bash)'
+  [[ "${KIT_UNPACK}" != no ]] || kit::die "cannot mount ${KIT_IMAGE}: ${KIT_WHY_NOT}" "${fix}" "${cause}"
   kit::say "unpacking the image, since this node cannot mount it: ${KIT_WHY_NOT}"
   return 1
 }
