@@ -30,7 +30,7 @@ for path in sys.argv[2:]:
 """
 BASH = """
 set -uo pipefail
-source "${REMOVE}"
+source "${KIT_RUN_DIR}/lib/remove.sh"
 name="$1"
 shift
 for path in "$@"; do
@@ -57,7 +57,7 @@ def test_only_folders_of_kits_own_are_removed(language: str, tmp_path: Path) -> 
     paths = [Path("/"), mounted, holds_mount, linked, home, *([others] if os.getuid() == 0 else []), *names, plain, file, tmp_path / "kit-abcd"]
     binds = [word for path in (tmp_path, mounted, holds_mount / "deep") for word in ("--bind", str(path), str(path))]
     jail = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *binds]
-    env = {**os.environ, "HOME": str(home), "REMOVE": str(ROOT / "launch/scripts/lib/remove.sh"), "PYTHONPATH": str(ROOT / "launch")}
+    env = {**os.environ, "HOME": str(home), "KIT_RUN_DIR": str(ROOT / "launch/scripts"), "PYTHONPATH": str(ROOT / "launch")}
     done = subprocess.run([*jail, *COMMANDS[language], NAME, *map(str, paths)], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) in ((0, ""), (1, "")), done.stderr
     stay = {mounted, holds_mount, linked, others, home, *names}
@@ -75,7 +75,7 @@ def test_what_nobody_may_write_to_is_removed_and_another_folder_keeps_its_mode(l
         (folder / "inner").chmod(0o555)
     # Root may write to any; root without its powers may not.
     shown = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
-    env = {**os.environ, "REMOVE": str(ROOT / "launch/scripts/lib/remove.sh"), "PYTHONPATH": str(ROOT / "launch")}
+    env = {**os.environ, "KIT_RUN_DIR": str(ROOT / "launch/scripts"), "PYTHONPATH": str(ROOT / "launch")}
     command = [word.replace("remove.tree", "remove.closed_tree") for word in COMMANDS[language]]
     subprocess.run([*shown, *command, NAME, str(own), str(other)], env=env, check=False, timeout=60)
     assert not own.exists()

@@ -1,6 +1,8 @@
 # mounts.sh - checks that what the job mounts into its containers is on this node, and can be read. KIT_MOUNTS is a flat list of source,
 # target, and ro, rw, or data for a squashfs file whose content is to appear at the target.
 
+source "${KIT_RUN_DIR}/lib/mount_table.sh"
+
 mounts::check() {
   local -i i
   local source needed
@@ -41,15 +43,13 @@ mounts::warn_if_empty() {
 # mounts::warn_of_writable_below FOLDER - runtimes make the file system of a mount read-only, and leave those that are mounted
 # below it as they are.
 mounts::warn_of_writable_below() {
-  local root line place
-  local -a mounts writable=()
-  [[ -r /proc/self/mountinfo ]] || return 0
+  local -i i
+  local root
+  local -a places options writable=()
+  mount_table::read 2>/dev/null || return 0
   root="$(readlink -f -- "$1")"
-  mapfile -t mounts </proc/self/mountinfo # at once: it may change between two lines
-  for line in "${mounts[@]}"; do
-    [[ "${line}" =~ ^([^ ]+ ){4}([^ ]+)\ ([^ ]+) ]] || continue
-    printf -v place '%b' "${BASH_REMATCH[2]//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
-    [[ "${place}" != "${root%/}"/* || ",${BASH_REMATCH[3]}," == *,ro,* ]] || writable+=("${place}")
+  for i in "${!places[@]}"; do
+    [[ "${places[i]}" != "${root%/}"/* || ",${options[i]}," == *,ro,* ]] || writable+=("${places[i]}")
   done
   ((${#writable[@]} == 0)) ||
     kit::say "only the file system of $1 itself is read-only for this job: what is mounted below it can be written, such as ${writable[0]}"

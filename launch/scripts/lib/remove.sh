@@ -1,5 +1,7 @@
 # remove.sh - the one place where these scripts remove a folder with what is in it.
 
+source "${KIT_RUN_DIR}/lib/mount_table.sh"
+
 # remove::tree PATH NAME - removes a folder, or a file, of which the name matches NAME, a regular expression. Fails, and
 # removes nothing, for another name, /, the home, a link, what belongs to somebody else, and where anything is mounted.
 remove::tree() {
@@ -16,12 +18,8 @@ remove::tree() {
 
 # remove::has_no_mount PATH - nor is one; rm and mountpoint tell other file systems alone, not other folders of the same one.
 remove::has_no_mount() {
-  local line point
-  local -a mounts
-  mapfile -t mounts </proc/self/mountinfo || return # at once: `read` finds it changed, and parts of lines, where something is mounted meanwhile
-  for line in "${mounts[@]}"; do
-    [[ "${line}" =~ ^([^ ]+ ){4}([^ ]+)\  ]] || return
-    printf -v point '%b' "${BASH_REMATCH[2]//\\/\\0}" # the kernel writes a blank as \040, and %b reads \0040
-    [[ "${point}/" != "$1"/* ]] || return
-  done
+  local place
+  local -a places options
+  mount_table::read || return
+  for place in "${places[@]}"; do [[ "${place}/" != "$1"/* ]] || return; done
 }
