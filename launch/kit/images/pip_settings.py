@@ -34,8 +34,7 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
         if is_pips or name in _OTHERS or _PROXIES.fullmatch(name):
             found[name] = value
     for name in filter(found.__contains__, _PATHS):  # in the image, ~ is another folder
-        expanded = _HOME.sub(lambda home: os.path.expanduser(home[0]), found[name])
-        found[name] = expanded
+        found[name] = _HOME.sub(lambda home: os.path.expanduser(home[0]), found[name])
     return found
 
 

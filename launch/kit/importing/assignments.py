@@ -218,7 +218,7 @@ class Assignments:
             [command, *draft.setup, *draft.host_setup, *draft.script, *draft.env.values()]
         )
         for name, span in self.bare_secrets.items():
-            # Of a container, it has its name there by now.
+            # A variable of a container is by now among the secrets by the name that it has there.
             if name in draft.secrets and not re.search(rf"\b{name}\b", read):
                 del draft.secrets[name]
                 draft.take_back(_about_secret(name))

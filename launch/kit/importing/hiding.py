@@ -53,7 +53,7 @@ def is_sure(name: str, text: str) -> bool:
 def hide(text: str, secrets: Collection[str] = ()) -> str:
     """Return lines of bash, or the words of a command with NUL between them, without secrets.
 
-    `secrets` are names of which it is known that their values are secret.
+    The values of the names in `secrets` are hidden whatever they look like.
     """
     text = redact.hide_tokens(text)
     for pattern in (_OPTION, _SET, _LOGIN, _PIPED):

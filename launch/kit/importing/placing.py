@@ -107,9 +107,11 @@ class Placing:
 
     def _leave_later(self, place: int) -> None:
         """Leave out what lines behind the program set: it does not find that."""
-        is_later = {item: item.kind in VALUES and item.position > place for item in self.items}
-        self.items = [item for item in self.items if not is_later[item]]
-        for item in filter(is_later.get, is_later):
+        found: dict[bool, list[Item]] = {True: [], False: []}
+        for item in self.items:
+            found[item.kind in VALUES and item.position > place].append(item)
+        self.items = found[False]
+        for item in found[True]:
             for name in item.sets:
                 self.draft.take_back(f"env: {name}", item.span)
                 if self.set_by.get(name) == item.span:

@@ -94,7 +94,7 @@ class Reading(AtLines):
         (self.candidates if weight else self.unknown).append(found)
 
     def candidates_in(self, node: Node, item: Item, reason: str) -> None:
-        """Note the commands of a statement of which the job has all, or nothing for a reason."""
+        """Note the commands of a statement that is kept whole, or, for a reason, not carried."""
         remarks = (reason,) if reason else ()
         for call in bash_tree.calls(node):
             words = self.words(call)

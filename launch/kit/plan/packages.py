@@ -65,8 +65,10 @@ def _read(
 
     parents: the real paths of the files that have led to it.
     """
-    path = item.text
-    chain = (*parents, os.path.realpath(path))
+    path, real = item.text, os.path.realpath(item.text)
+    if real in parents:
+        problems.add(item.where, "the files of requirements name one another", "remove the line")
+        return []
     try:
         content = safe_read.read(path)
         is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's
@@ -84,11 +86,7 @@ def _read(
         if nested:
             inner = own._replace(text=absolute(nested[2], Path(path).parent))
             mark = CONSTRAINT if nested[1].startswith(("-c", "--c")) else prefix
-            if os.path.realpath(inner.text) in chain:
-                problem = "the files of requirements name one another"
-                problems.add(own.where, problem, "remove the line")
-            else:
-                found += _read(inner, mark, problems, chain)
+            found += _read(inner, mark, problems, (*parents, real))
         else:
             requirements.check(own, problems, is_line=True)
             found.append(prefix + _anchored(line, Path(path).parent))
