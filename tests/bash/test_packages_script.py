@@ -43,8 +43,8 @@ class Node:
     def values(self, size: int = 100_000, sha256: str = "") -> Path:
         values = {"KIT_SCRATCH": str(self.scratch), "KIT_PACKAGES": str(self.archive), "KIT_PACKAGES_SHA256": sha256 or self.sha256}
         lines = [f"{name}={quoted(value)}\n" for name, value in {**values, "KIT_PACKAGES_BYTES": str(size), "KIT_RUNTIME": "none"}.items()]
-        (self.folder / "env.sh").write_text("".join(lines))
-        return self.folder / "env.sh"
+        (self.folder / "env.sh.new").write_text("".join(lines))
+        return (self.folder / "env.sh.new").rename(self.folder / "env.sh")  # a start may read the last one meanwhile
 
     def prepare(self, **values: object) -> subprocess.CompletedProcess[str]:
         return bash(PREPARE, self.values(**values), env=self.env)  # type: ignore[arg-type]
