@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_podman import MODEST
+from test_podman import MODEST, storage
 
 pytestmark = pytest.mark.cluster
 
@@ -59,7 +59,7 @@ def podman(engine: str, tmp_path: Path) -> Iterator[dict[str, str]]:
     for name in ("storage", "run", "home", "cache", "state", "temporary"):
         (place / name).mkdir(parents=True)
     (place / "containers.conf").write_text(MODEST)
-    (place / "storage.conf").write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{place}/storage"\nrunroot = "{place}/run"\n')
+    (place / "storage.conf").write_text(storage(place))
     environment = {**os.environ, "CONTAINERS_CONF": f"{place}/containers.conf", "CONTAINERS_STORAGE_CONF": f"{place}/storage.conf", "HOME": f"{place}/home"}
     environment |= {"XDG_CACHE_HOME": f"{place}/cache", "XDG_STATE_HOME": f"{place}/state", "TMPDIR": f"{place}/temporary"}
     with subprocess.Popen(["docker", "save", "kit-test/small"], stdout=subprocess.PIPE) as saved:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,23 +22,31 @@ IMAGE = "docker://localhost/kit-test-tiny"
 MODEST = '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]\n[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n'
 
 
+def storage(place: Path) -> str:
+    """What CONTAINERS_STORAGE_CONF is to name, so that Podman keeps all below place. Its usual overlay cannot be had on every machine."""
+    return f'[storage]\ndriver = "vfs"\ngraphroot = "{place}/storage"\nrunroot = "{place}/run"\n'
+
+
 @pytest.fixture(scope="module")
-def podman(cluster: Cluster, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The tiny image in Podman's storage; skipped by name where there is no Podman that starts containers."""
+def podman(cluster: Cluster, tiny: Path) -> Iterator[None]:
+    """The tiny image in a Podman's own storage; skipped by name where there is no Podman that starts containers."""
     if not shutil.which("podman"):
         pytest.skip("podman is not installed here")
     unpack = f"rm -rf /tmp/tiny && unsquashfs -quiet -no-progress -dest /tmp/tiny {cluster.path(tiny / 'image.sqsh')} >&2 && tar -C /tmp/tiny -cf {cluster.path(tiny / 'tiny.tar')} ."
     cluster.run("node1", "bash", "-c", unpack)
     change = ["--change", "ENV=PATH=/usr/bin:/bin", "--change", "ENV=NCCL_DEBUG=VERSION"]
-    subprocess.run(["podman", "import", *change, str(tiny / "tiny.tar"), IMAGE.removeprefix("docker://")], check=True, capture_output=True)
-    with pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(prefix="kit-podman-") as folder, pytest.MonkeyPatch.context() as patch:
+        place = Path(folder)
+        (place / "storage.conf").write_text(storage(place))
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(place / "storage.conf"))
+        subprocess.run(["podman", "import", *change, str(tiny / "tiny.tar"), IMAGE.removeprefix("docker://")], check=True)
         if (plain := starts()) and plain.returncode != 0:
-            conf = tmp_path_factory.mktemp("podman") / "containers.conf"
-            conf.write_text(MODEST)
-            patch.setenv("CONTAINERS_CONF", str(conf))
+            (place / "containers.conf").write_text(MODEST)
+            patch.setenv("CONTAINERS_CONF", str(place / "containers.conf"))
             if starts().returncode != 0:
                 pytest.skip(f"podman starts no containers here: {plain.stderr.strip()}")
         yield
+        subprocess.run(["podman", "rmi", "--all", "--force"], check=True, stdout=subprocess.DEVNULL)
 
 
 def starts() -> subprocess.CompletedProcess[str]:
