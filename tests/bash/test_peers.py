@@ -67,6 +67,7 @@ FILES = {
     "hf.py": f"def build():\n    from accelerate import Accelerator\n{MEET}",
     "hf_cpu.py": f"def build():\n    from accelerate import Accelerator\n    return Accelerator(cpu=True)\n{MEET}",
     "hf_not.py": f"def build():\n    from accelerate import Accelerator\n    return Accelerator(cpu=not cuda.is_available())\n{MEET}",
+    "hf_told.py": f"def build():\n    from accelerate import Accelerator\n    num_cpu = 4\n    return Accelerator(cpu=args.cpu)\n{MEET}",
     "hf_gpu.py": f"def build():\n    from accelerate import Accelerator\n    return Accelerator(cpu=False)\n{MEET}",
     "words.py": f"# {WORDS}",
     "torch_alone.py": "import sys\nif len(sys.argv) > 9:\n    import torch\n",
@@ -170,7 +171,7 @@ def test_nodes_under_spawn_that_met_are_not(tmp_path: Path) -> None:
     assert said(tmp_path, "PYTHON pair.py PORT", "spawn", 2, NNODES="2") == ""
 
 
-@pytest.mark.parametrize(("launcher", "program"), [("torchrun", "hf.py"), ("srun", "hf.py"), ("srun", "hf_gpu.py")])
+@pytest.mark.parametrize(("launcher", "program"), [("torchrun", "hf.py"), ("srun", "hf.py"), ("srun", "hf_gpu.py"), ("srun", "hf_told.py")])
 def test_accelerate_without_a_gpu_is_named_though_its_ranks_are_connected(launcher: str, program: str, tmp_path: Path) -> None:
     assert said(tmp_path, f"PYTHON {program} PORT", launcher, 2) == (
         "kit: warning: 2 ranks ended with 0, and no rank saw a GPU, without which Accelerate trains in each rank alone\n"

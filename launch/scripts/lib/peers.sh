@@ -176,13 +176,14 @@ peers::tell() {
 }
 
 # peers::is_alone WORDS FILE... - whether the program is one of Accelerate, which finds no device here and was told of no CPU: it
-# connects its ranks even so, and trains in each of them alone. Any `cpu=` but False and None tells it, as `not cuda.is_available()`.
+# connects its ranks even so, and trains in each of them alone. Any `cpu=` tells it, as `not cuda.is_available()`, but
+# for False, None, and `args.cpu`: what the command line says of a CPU is in WORDS.
 peers::is_alone() {
   local -r kit_words="$1"
   shift
   [[ "${KIT_LAUNCHER:-}" != spawn && -z "${ACCELERATE_USE_CPU:-}${PJRT_DEVICE:-}" && "${kit_words}" != *cpu* ]] || return 1
   ! peers::has_device || return 1
-  grep -qsE '^[[:space:]]*(from|import) accelerate' -- "$@" /dev/null && ! grep -qsE 'cpu *= *[^=FN[:space:]]' -- "$@" /dev/null
+  grep -qsE '^[[:space:]]*(from|import) accelerate' -- "$@" /dev/null && ! grep -qsE '(^|[^[:alnum:]_])(use_)?cpu *= *[^=FN[:space:]][[:alnum:]_]*([^.[:alnum:]_]|$)' -- "$@" /dev/null
 }
 
 # peers::has_device - whether there is anything but a CPU to train on.
