@@ -234,13 +234,20 @@ def test_what_enroot_says_tells_a_full_disk_from_a_damaged_image_and_from_what_k
     done = node.start(folders=(node.folder / "bin",), KIT_EVENTS=str(events))
     assert done.returncode == 1
     assert f'"event": "node_refused", "node": "node7", "cause": "{cause}", ' in events.read_text()
-    free = rf"; free in {node.data}: [\d.]+[KMGT]?(, and [\d.]+[KMGT]? more files)?\n"
+    free = rf"; free in {node.data}: [\d.]+[KMGT]?(, and [\d.]+[KMGT]? more files)?; `scratch` in the profile names another disk\n"
     fixes = {
         "disk-full": rf"  fix: `kit images gc --nodes` .*{free}",
         "image-damaged": r"  fix: .* build or copy the image again\n",
         "refused": "  fix: see the lines above\n",
     }
     assert re.search(fixes[cause], done.stderr)
+
+
+def test_no_other_scratch_is_proposed_where_the_containers_are_not_there(node: Node) -> None:
+    stub(node.folder / "bin", "enroot", '[[ "$1" != create ]] || { echo "No space left on device" >&2; exit 1; }\n')
+    node.data = node.folder / "raid"
+    done = node.start(folders=(node.folder / "bin",), ENROOT_DATA_PATH=str(node.data))
+    assert f"; free in {node.data}: " in done.stderr and "`scratch`" not in done.stderr
 
 
 def test_a_missing_image_is_reported(node: Node) -> None:

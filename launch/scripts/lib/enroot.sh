@@ -105,11 +105,12 @@ enroot::create() {
       kept_container::stamp "${unfinished}" "image ${KIT_IMAGE}" && mv --no-target-directory -- "${unfinished}" "${ENROOT_DATA_PATH}/${name}"
   } 2>&1)"; then
     printf '%s\n' "${output}" | tail -n 5 >&2 || true
-    free="$(df -h --output=avail,iavail -- "${ENROOT_DATA_PATH}" | awk 'END { print $1 ($2 == "-" ? "" : ", and " $2 " more files") }')"
+    free="$(df -h --output=avail,iavail -- "${ENROOT_DATA_PATH}" | awk 'END { print $1 ($2 == "-" ? "" : ", and " $2 " more files") }')" || free='not known'
     kept_container::discard "${unfinished}"
     case "${output}" in
       *'No space left'* | *'quota exceeded'*)
-        cause=disk-full fix="\`kit images gc --nodes\` removes what no job uses, and \`scratch\` in the profile names another disk; free in ${ENROOT_DATA_PATH}: ${free}"
+        cause=disk-full fix="\`kit images gc --nodes\` removes what no job uses; free in ${ENROOT_DATA_PATH}: ${free}"
+        [[ "${ENROOT_DATA_PATH}" != "${KIT_SCRATCH:-/tmp}/kit-${UID}"/* ]] || fix+="; \`scratch\` in the profile names another disk"
         ;;
       *'Invalid image format'* | *'failed to read'* | *uncompress* | *superblock* | *corrupt*) # as unsquashfs says it
         cause=image-damaged fix+=', and build or copy the image again'
