@@ -114,6 +114,16 @@ def test_a_script_runs_where_the_jobs_path_leads_to_the_program_alone(run: Run, 
     assert "line 2 of script ended with code 3: exit 3\n" in done.stdout
 
 
+def test_a_script_runs_in_the_bash_of_the_jobs_path_where_there_is_one(run: Run, project: Path) -> None:
+    (project / "bin").mkdir()
+    (project / "bin/bash").write_text('#!/bin/bash\nexport A=newer\nexec /bin/bash "$@"\n')
+    (project / "bin/bash").chmod(0o755)
+    done = run(f"runtime: none\nenv: {{PATH: '{project}/bin'}}\nscript: {sys.executable} show.py\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ((facts, *_),) = shown(project)
+    assert facts["A"] == "newer"
+
+
 @pytest.mark.parametrize(
     ("key", "lines", "line"),
     [

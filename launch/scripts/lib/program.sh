@@ -85,14 +85,16 @@ program::has_file() {
 
 # program::choose MODULE... - sets KIT_PROGRAM: a Python program as its own line in a shell would start it, with the
 # first Python that has one of the modules, unless one was found before; anything else as it is, and no Python is looked for. The job's PATH
-# need not lead to the bash of the job's own script.
+# need not lead to a bash for the job's own script.
 program::choose() {
+  local kit_path
+  program::choose_path
   KIT_PROGRAM=("${KIT_COMMAND[@]}")
-  [[ "${KIT_PROGRAM[0]}" != bash || ! -e "${KIT_RUN_DIR}/script.sh" ]] || KIT_PROGRAM[0]="${BASH}"
+  [[ "${KIT_PROGRAM[0]}" != bash || ! -e "${KIT_RUN_DIR}/script.sh" ]] || KIT_PROGRAM[0]="$(PATH="${kit_path}" type -P bash || printf '%s' "${BASH}")"
   [[ "${KIT_PROGRAM[0]}" == @(*.py|python|python3) ]] || return 0
   [[ -n "${KIT_PYTHON:-}" ]] || program::find_python "$@"
   [[ -n "${KIT_PYTHON}" ]] ||
-    kit::die "there is no Python here (looked for python3 and python in ${PATH})" "choose an image that has it" no-torch
+    kit::die "there is no Python here (looked for python3 and python in ${kit_path})" "choose an image that has it" no-torch
   case "${KIT_PROGRAM[0]}" in
     *.py) KIT_PROGRAM=("${KIT_PYTHON}" -u "${KIT_PROGRAM[@]}") ;;
     *) KIT_PROGRAM[0]="${KIT_PYTHON}" ;;
