@@ -162,6 +162,7 @@ FIXED = {"/proc/self/cgroup", "/proc/cpuinfo"}
 
 def test_no_file_of_the_kernel_is_read_line_by_line() -> None:
     """`read` goes back to the end of its line, and the kernel writes the file anew from there: if a line has become longer meanwhile, it reads
-    another part of another line. Of 4,000 looks at the signals that a busy process handles, six saw none."""
+    another part of another line. Of 4,000 looks at the signals that a busy process handles, six saw none. (A file that a variable names is not
+    seen here.)"""
     loops = [(place, match[1]) for place, line in numbered(OURS) if (match := re.search(r"\bdone\b.*<\s*\"?(/(?:proc|sys)/[^\"\s]*|\$\{kit_counter\})", line))]
     assert {file for _, file in loops} == FIXED, loops

@@ -21,7 +21,7 @@ interface::choose() {
   read -r address _ < <(exec getent ahostsv4 "${name}" 2>/dev/null) || read -r address _ < <(exec getent ahostsv6 "${name}" 2>/dev/null) ||
     address=127.0.0.1
   [[ "${address}" == @(127.*|::1) ]] || return 0
-  interface::find "${MASTER_ADDR}" <"${routes}"
+  interface::find "${MASTER_ADDR}" < <(exec cat -- "${routes}") # at once: line by line it may change in between
   [[ -n "${interface}" ]] || return 0
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-${interface}}" TP_SOCKET_IFNAME="${TP_SOCKET_IFNAME:-${interface}}"
 }

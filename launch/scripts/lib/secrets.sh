@@ -1,6 +1,6 @@
 # secrets.sh - the values of the job's secrets: in a file of the run directory that its owner alone can read, put there at
 # submission and removed at the run's end. They are never an argument, and in no environment but that of the program, of the lines
-# of `setup`, and of Ray, whose workers are the program's.
+# of `setup`, of Ray, whose workers are the program's, and of what `kit exec` and `kit shell` start in the container.
 # only: KIT_SECRETS
 
 source "${KIT_RUN_DIR}/lib/remove.sh"
