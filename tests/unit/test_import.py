@@ -110,6 +110,7 @@ STATEMENTS = [
 STATEMENTS += [
     *("exit 0", "python is_done.py && exit 0", "(cd data && export A=1 && python p.py)", "( srun ./a; exit 0 )", "unset A", "export -n CONFIG"),
     *("export A=2", "A[0]=x", 'export FLAGS="--a --b $A"; echo $FLAGS', "f() { g; }\ng() { f; }\nf", "export my_token=abc; mkdir $my_token"),
+    *("module load cuda && ./a && exit",),
 ]
 OPTIONS = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
 
@@ -1156,6 +1157,28 @@ def test_a_check_that_may_end_the_script_does_not_hide_the_program(check: str) -
     assert [entry.reason for entry in found.entries if entry.kind == DECIDE] == [DONE]
     for line in ("srun python t.py && exit 0\nexit 1", "python t.py && exit 0 || exit 1", "python t.py && exit\necho no"):
         assert keys(f"{line}\n")["command"] == "t.py"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    {
+        "module load cuda && python t.py && exit\n": {"command": "t.py", "host_setup": "module load cuda\n"},
+        "module load cuda && trainer --x && exit 0\necho no\nexit 1\n": {"command": "trainer --x", "host_setup": "module load cuda\n"},
+        "cd exp && source v && export A=1 && ./t $A && exit\n": {"command": "./t 1", "workdir": "exp", "env": {"A": "1"}, "host_setup": "source v\n"},
+        'run() { python t.py "$@"; }\nrun --lr 1 && exit 0\n': {"command": "t.py --lr 1"},
+        "main() { cd exp; python t.py && return 0; echo no; }\nmain\n": {"command": "t.py", "workdir": "exp"},
+    }.items(),
+)
+def test_the_end_behind_the_program_costs_nothing_of_what_prepares_it(body: str, expected: dict[str, Any]) -> None:
+    job = keys(body)
+    assert {key: job[key] for key in ("command", "workdir", "env", "host_setup") if key in job} == expected
+
+
+def test_an_end_behind_a_program_leaves_the_choice_a_question() -> None:
+    condition = "the program is started under a condition: see which is meant"
+    assert questions("if [ -f c ]; then python t.py --resume; else python t.py; fi && exit 0\n") == [condition]
+    (question,) = questions("srun python a.py && exit 0\nsrun python b.py\n")
+    assert question.startswith("another program than the job's")
 
 
 @pytest.mark.parametrize(

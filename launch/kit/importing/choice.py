@@ -124,8 +124,7 @@ def _remarks(reader: Reader, chosen: Candidate) -> list[str]:
     """Return what is to be decided; not that the script waits for its one program, as kit does."""
     behind = reader.draft.lines[chosen.item.span[1] :]
     is_waited_for = len(reader.candidates) == 1 and any(map(_WAIT.match, behind))
-    ignored = {DONE, BACKGROUND} if is_waited_for else {DONE}
-    return [each for each in chosen.remarks if each not in ignored]
+    return [each for each in chosen.remarks if each != BACKGROUND or not is_waited_for]
 
 
 def _tell_of_failures(reader: Reader, position: int) -> None:

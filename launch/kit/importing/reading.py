@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from kit.base import bash_tree
 from kit.base.bash_tree import Node, Span
@@ -124,6 +125,18 @@ class Reading(AtLines):
     def launches(self, node: Node) -> bool:
         """Return whether a command that may start ranks is at or below a statement."""
         return self.weight(node, set()) > 0
+
+    def prepares(self, node: Node) -> bool:
+        """Return whether a statement may start ranks, but one behind it does, too: the program."""
+        return self.weight(node, set()) == 1 and any(map(self.launches, self._rest()))
+
+    def goes_on(self) -> bool:
+        """Return whether a statement behind does more than print, or end the script."""
+        return any(bash_tree.programs(each) - commands.PRINTING for each in self._rest())
+
+    def _rest(self) -> Iterator[Node]:
+        """Yield the statements behind the one that is read now, and behind those around it."""
+        yield from (each for statements, number in self.behind for each in statements[number:])
 
     def weight(self, node: Node, seen: set[str]) -> int:
         """Return how likely one of the commands of a statement is the one that starts the ranks.

@@ -183,10 +183,9 @@ class Reader(Reading):
 
     def _subshell(self, node: Node) -> None:
         """Read ( ... ): what follows finds the folder and the variables of before."""
-        behind = (each for statements, number in self.behind for each in statements[number:])
-        if self.weight(node, set()) == 1 and any(map(self.launches, behind)):
+        if self.prepares(node):
             reason = BACKGROUND if node.get("Background") else ""
-            self.candidates_in(node, self.item(ACTION, node), reason)  # it prepares the program
+            self.candidates_in(node, self.item(ACTION, node), reason)
             return
         before, is_over = self.state(), self.is_over
         self.carried("command")
@@ -217,18 +216,21 @@ class Reader(Reading):
     def _and(self, node: Node) -> None:
         """Read A && B, where A is no test."""
         command = node["Cmd"]
-        ends = bash_tree.programs(command["Y"]) & _ENDS
-        weight = self.weight(command["X"], set()) if ends else 2
-        if weight == 0:
-            self.compound(node)
-        elif weight == 1:  # a check, or the program itself
+        second = bash_tree.programs(command["Y"])
+        may_end = bool(second & _ENDS)
+        if may_end and self.prepares(command["X"]):  # a check
             item = self.item(ACTION, node)._replace(source=as_if(command))
             self.candidates_in(node, item, self.of_script(node, item))
+        elif may_end and self.goes_on() and not self.launches(command["X"]):
+            self.compound(node)
         else:
             self.behind.append(([command["Y"]], 0))
             self.statement(command["X"])
             self.behind.pop()
-            self.statement(command["Y"])
+            if may_end and second <= _ENDS:
+                self.left_out(NOT_NEEDED)
+            else:
+                self.statement(command["Y"])
 
     def _may_end(self, command: Node) -> bool:
         """Return whether the job ends, as the script did, where the left side of || fails."""
@@ -269,8 +271,7 @@ class Reader(Reading):
             item = item._replace(source=as_if(node["Cmd"]))
         programs = {commands.program(bash_tree.literals(call)) for call in bash_tree.calls(node)}
         if self.launches(node):
-            is_check = self.weight(node, set()) == 1
-            reason = self.of_script(node, item) if is_check else ""
+            reason = self.of_script(node, item) if self.prepares(node) else ""
             self.decide(reason or "the program is started under a condition: see which is meant")
             self.variables.leave_open(item)
             self.candidates_in(node, item, reason)
