@@ -110,7 +110,7 @@ STATEMENTS = [
 STATEMENTS += [
     *("exit 0", "python is_done.py && exit 0", "(cd data && export A=1 && python p.py)", "( srun ./a; exit 0 )", "unset A", "export -n CONFIG"),
     *("export A=2", "A[0]=x", 'export FLAGS="--a --b $A"; echo $FLAGS', "f() { g; }\ng() { f; }\nf", "export my_token=abc; mkdir $my_token"),
-    *("module load cuda && ./a && exit",),
+    *("module load cuda && ./a && exit", "f() { ./p.sh; }\n(cd data && f)"),
 ]
 OPTIONS = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
 
@@ -1194,6 +1194,21 @@ def test_what_a_subshell_changes_stays_in_it(lines: str) -> None:
     job = yaml.safe_load(convert(f"{lines}\n{'' if 'srun' in lines else 'srun python t.py'}\n").job)
     assert (job["command"], job["host_setup"]) == ("t.py", re.split(" (?:&& srun|[|][|] exit 1$)", lines)[0] + "\n")
     assert not job.keys() & {"workdir", "env", "setup"}
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [("prep() { ./prep.sh; }", "prep"), ('run() { echo "$@"; eval "$@"; }', "run ./prep.sh"), ("prep() { more; }\nmore() { prep || ./prep.sh; }", "prep")],
+)
+def test_a_function_prepares_the_program_as_its_commands_do(function: str, call: str) -> None:
+    job = keys(f"{function}\n(cd data && {call})\nsrun python t.py\n")
+    assert (job["command"], job["host_setup"]) == ("t.py", f"{function}\n(cd data && {call})\n")
+    assert questions(f"{function}\n{call} && exit 0\nsrun python t.py\n") == [DONE]
+
+
+def test_a_program_of_a_function_under_a_condition_is_found() -> None:
+    job = yaml.safe_load(convert('run() { B=2 python t.py "$@"; }\nif [ -f c ]; then A=1 run --resume; fi\n').job)
+    assert (job["command"], job["env"]) == ("t.py --resume", {"A": 1, "B": 2})
 
 
 def test_a_subshell_with_the_program_is_read() -> None:

@@ -28,6 +28,7 @@ _GUESSED = "this is taken for the program, which starts the ranks: see whether a
 
 def finish(reader: Reader) -> None:
     """Choose the program, and place what depends on that choice."""
+    _join_functions(reader)
     if not reader.candidates and reader.unknown:
         reader.candidates = [_likeliest(reader.unknown)]
         reader.placing.remove(reader.candidates[0].item.source)
@@ -65,6 +66,14 @@ def finish(reader: Reader) -> None:
     slurm_numbers.write(reader.draft, "script", reader.scope.facts)
     reader.variables.drop_unread_secrets(start.source)
     _tell_of_failures(reader, start.position)
+
+
+def _join_functions(reader: Reader) -> None:
+    """Note which functions a function calls, also those that stand behind it in the script."""
+    of_script = reader.placing.functions
+    for name, node in reader.functions.items():
+        called = bash_tree.programs_inside(node) & of_script.keys()
+        of_script[name] = of_script[name]._replace(uses=of_script[name].uses | called)
 
 
 def _place_others(reader: Reader, chosen: Candidate) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kit.base import bash_tree
 from kit.base.bash_tree import Node, Span
@@ -94,14 +94,25 @@ class Reading(AtLines):
         found = Candidate(weight, words, item, remarks, self.scope.sweep, self.state())
         (self.candidates if weight else self.unknown).append(found)
 
-    def candidates_in(self, node: Node, item: Item, reason: str) -> None:
-        """Note the commands of a statement that is kept whole, or, for a reason, not carried."""
+    def candidates_in(
+        self, node: Node, item: Item, reason: str, around: Sequence[str] = ()
+    ) -> None:
+        """Note the commands of a statement that is kept whole, or, for a reason, not carried.
+
+        Those of the functions that it calls, too; `around` has NAME=VALUE words of the calls.
+        """
         remarks = (reason,) if reason else ()
         for call in bash_tree.calls(node):
-            words = self.words(call)
-            if words and (weight := commands.weight(words)):
-                words = [*self.scope.settings(call), *words]
-                sweep, state = self.scope.sweep, self.state()
+            own, words = [*around, *self.scope.settings(call)], self.words(call)
+            words = " ".join(words[1:]).split() if words[:1] == ["eval"] else words
+            name = words[0] if words else ""
+            if name in self.functions and name not in self.inside:
+                self.inside.append(name)
+                with self.scope.called(words):
+                    self.candidates_in(self.functions[name], item, reason, own)
+                self.inside.pop()
+            elif words and (weight := commands.weight(words)):
+                words, sweep, state = [*own, *words], self.scope.sweep, self.state()
                 self.candidates.append(Candidate(weight, words, item, remarks, sweep, state))
 
     def state(self) -> State:
