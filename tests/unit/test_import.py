@@ -110,7 +110,7 @@ STATEMENTS = [
 STATEMENTS += [
     *("exit 0", "python is_done.py && exit 0", "(cd data && export A=1 && python p.py)", "( srun ./a; exit 0 )", "unset A", "export -n CONFIG"),
     *("export A=2", "A[0]=x", 'export FLAGS="--a --b $A"; echo $FLAGS', "f() { g; }\ng() { f; }\nf", "export my_token=abc; mkdir $my_token"),
-    *("module load cuda && ./a && exit", "f() { ./p.sh; }\n(cd data && f)"),
+    *("module load cuda && ./a && exit", "f() { ./p.sh; }\n(cd data && f)", "for A in 1 2; do for A in $NO; do srun ./a $A; done; done"),
 ]
 OPTIONS = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
 
@@ -843,6 +843,13 @@ def test_a_loop_that_tries_again_is_no_sweep(body: str) -> None:
     assert "sweep" not in yaml.load(convert(line).job, Loader=yaml.BaseLoader)
 
 
+@pytest.mark.parametrize("end", ["", " || break"])
+def test_a_loop_without_values_in_one_of_the_same_name_has_no_last_value(end: str) -> None:
+    body = f'NONE=""\nf() {{ for x in $NONE; do srun ./a $x{end}; done; }}\nfor x in a b; do f; done\n'
+    job = yaml.safe_load(convert(body).job)
+    assert (job["command"], job["sweep"]) == (["./a", "{x}"], {"x": ["a", "b"]})
+
+
 def test_a_script_that_went_on_after_a_failure_is_told_that_the_job_does_not() -> None:
     what = "a line of `host_setup` that fails ends the job"
     found = convert("mkdir a || true\nmkdir b\ncp c d\n./a\n")
@@ -1230,6 +1237,8 @@ def test_a_subshell_with_the_program_is_read() -> None:
         "srun ./a $B\nexport B=1\n": {"inherit": ["B"], "env": None},
         "srun bash -c 'export A=$(ls); B=$A.x; python t.py $B'; ./e.py\n": {"setup": "export A=$(ls)\n"},
         "for s in 1 2; do export SEED=$s; python p.py; done\nsrun ./a $s\n": {"env": {"SEED": "2"}, "command": "./a 2", "sweep": None},
+        'for s in 1 2; do S=$s; A=(--s x$s); python p.py; done\nsrun ./a $S "${A[@]}"\n': {"command": "./a 2 --s x2", "inherit": None},
+        "for a in x y; do for s in 1 2; do S=$a$s; ./p.py; done; ./q.py; done\nsrun ./a $S\n": {"command": "./a y2", "inherit": None},
     }.items(),
 )
 def test_what_comes_after_the_program_does_not_change_what_it_finds(body: str, expected: dict[str, Any]) -> None:

@@ -67,6 +67,15 @@ class Scope(Holes):
             if other.isidentifier() and other != name and name in self.names(value):
                 self.leave_open(other)
 
+    def fill(self, hint: str, text: str) -> None:
+        """Put a text in place of the holes that have this hint, in all values."""
+
+        def filled(value: str) -> str:
+            return HOLE.sub(lambda hole: text if self.hinted(hole[0]) == hint else hole[0], value)
+
+        for name, value in self.values.items():
+            self.values[name] = filled(value) if isinstance(value, str) else [*map(filled, value)]
+
     @contextlib.contextmanager
     def lookahead(self) -> Iterator[None]:
         """Expand words of what is not read yet: `: ${NAME:=default}` sets nothing then."""

@@ -256,8 +256,8 @@ class Reader(Reading):
             self.decide("kit does not run loops: write their values as a `sweep`")
             self.placing.set_by[name] = self.span
         self.read(command["Do"])
-        if name in self.scope.sweep:  # what follows finds the last value
-            self.scope.values[name] = items[-1]
+        if self.scope.sweep is not before:  # what follows finds the last value
+            self.scope.fill(f"{{{name}}}", items[-1])
             for key, text in self.draft.env.items() - env.items():
                 self.draft.env[key] = text.replace(f"{{{name}}}", items[-1])
         self.scope.sweep = before
