@@ -857,6 +857,19 @@ def test_a_recipe_that_fails_under_enroot_is_said_with_its_log(engine: Engine) -
         make(build.BuildRequest(engine="enroot"))
 
 
+@pytest.mark.parametrize("recipe_file, words", [("image.enroot.sh", "# base:"), ("Dockerfile", "FROM")])
+def test_a_base_that_is_unpacked_in_part_on_a_full_disk_ends_the_build(recipe_file: str, words: str, engine: Engine, tmp_path: Path) -> None:
+    """Older versions of unsquashfs then end with 0."""
+    full = "write_file: failed to write file usr/x, because No space left on device"
+    stub(tmp_path / "bin", "unsquashfs", f'{shutil.which("unsquashfs")} "$@"\necho "{full}" >&2')
+    manifest, blobs = image(layer(low=b"low"))
+    with serving(plain(manifest, blobs)) as server:
+        Path(recipe_file).write_text(f"{words} {server.address}/lib/base:1\n")
+        with pytest.raises(KitError, match=r"(enroot|sh) has no space left"):
+            make(build.BuildRequest(recipe_file, engine="enroot"))
+    assert not list(Path("images").glob("*.sqsh"))
+
+
 # ---------------------------------------------------------------- an image of somebody else's Enroot
 
 

@@ -59,15 +59,22 @@ class Steps(NamedTuple):
         return process.returncode, lines
 
     def must_run(
-        self, command: list[str], env: dict[str, str], called: str = "", where: str = ""
+        self,
+        command: list[str],
+        env: dict[str, str],
+        called: str = "",
+        where: str = "",
+        *,
+        unpacks: bool = False,
     ) -> None:
         """Run the command. Raise KitError with the log's name if it fails.
 
-        called: what the user calls the command. where: its place in a recipe.
+        called: what the user calls the command. where: its place in a recipe. unpacks: it runs
+        unsquashfs and shows what that prints.
         """
         code, lines = self.run(command, env)
         # unsquashfs may end with 0 and leave files out; a step's own words prove nothing.
-        if (code or "unsquashfs" in command) and full_disk.is_told_in("\n".join(lines)):
+        if (code or unpacks) and full_disk.is_told_in("\n".join(lines)):
             fix = f"free some ({full_disk.LOOK}), or give it another place: TMPDIR=/local kit build"
             raise KitError(f"{command[0]} has no space left", f"{fix}; the log: {self.log.name}")
         if code:

@@ -58,7 +58,8 @@ class Enroot(Rootless):
             image = client.open_image(base, steps.note)
             with find.merged(image) as files:
                 pack.squash(files, image.config._replace(entrypoint=()), squashfs, steps.log)
-            steps.must_run(["enroot", "create", "--name", CONTAINER, str(squashfs)], env)
+            create = ["enroot", "create", "--name", CONTAINER, str(squashfs)]
+            steps.must_run(create, env, unpacks=True)
             squashfs.unlink()
             # Read-only: the files in the folder may be links to the user's own.
             mount = f"{context}:/context:none:x-create=dir,bind,ro"

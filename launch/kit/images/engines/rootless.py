@@ -125,7 +125,7 @@ class _Building:
         # Not as root, unsquashfs takes the umask's bits from the files' modes.
         command = ["sh", "-c", 'umask 0 && exec "$@"', "sh", "unsquashfs", "-no-progress"]
         command += ["-user-xattrs", "-dest", str(root), str(squashfs)]
-        self.steps.must_run(command, {}, "unsquashfs")
+        self.steps.must_run(command, {}, "unsquashfs", unpacks=True)
         squashfs.unlink()
         return root
 
