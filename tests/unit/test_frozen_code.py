@@ -353,6 +353,25 @@ def test_whole_paths_of_links_to_the_projects_own_code_lead_to_the_copy(kit, pro
     assert done.stderr == "kit: links to code that is not in the snapshot stay links, and that code is live: local.yaml, other.yaml\n"
 
 
+def test_many_links_by_whole_paths_are_not_each_searched_in_the_list_of_all_files(project: Path, tmp_path: Path) -> None:
+    compared = []
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str.__eq__(self, other)
+
+    write(project, train_py="1")
+    for number in range(100):
+        (project / f"{number}.py").symlink_to(project / "train.py")
+    sources = found(project)._replace(names=tuple(map(Name, names(project))))
+    record = snapshot.copy(snapshot.Snapshot(sources, str(project), (), False, ()), tmp_path / "code", {})
+    assert (record["files"], os.readlink(tmp_path / "code/7.py")) == (101, "train.py")
+    assert len(compared) < 300
+
+
 @pytest.mark.parametrize("has_git", [True, False])
 def test_no_list_of_files_has_a_link_written_through(has_git: bool, kit, project: Path) -> None:
     """The index of somebody else's checkout, or the list that comes from another machine, may name what is behind a link."""

@@ -11,8 +11,9 @@ import os
 import stat
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Optional, TypedDict
+from typing import Callable, NamedTuple, Optional, TypedDict
 
 from kit.base.errors import KitError, Problems, warn
 from kit.config import paths, sweeps
@@ -183,7 +184,9 @@ def copy(snapshot: Snapshot, place: Path, written: dict[str, str]) -> CodeRecord
     Symbolic links remain links, and what was left out is linked to.
     """
     place.mkdir(mode=0o700)
-    sizes = [_copy_one(snapshot, name, place, written) for name in snapshot.sources.names]
+    names = snapshot.sources.names
+    behind = partial(copied_behind, os.path.realpath(snapshot.sources.root), frozenset(names))
+    sizes = [_copy_one(snapshot, name, place, written, behind) for name in names]
     copied = [size for size in sizes if size is not None]
     wanted, notes = snapshot.sources.to_link()
     linked = [name for name in wanted if _link(snapshot, name, place)]
@@ -199,15 +202,24 @@ def copy(snapshot: Snapshot, place: Path, written: dict[str, str]) -> CodeRecord
     }
 
 
-def _copy_one(snapshot: Snapshot, name: str, place: Path, written: dict[str, str]) -> Optional[int]:
-    """Return the size of the copy in bytes; None where the file, such as an editor's, is gone."""
+def _copy_one(
+    snapshot: Snapshot,
+    name: str,
+    place: Path,
+    written: dict[str, str],
+    behind: Callable[[str], str],
+) -> Optional[int]:
+    """Return the size of the copy in bytes; None where the file, such as an editor's, is gone.
+
+    behind: returns what of the copy a link leads to, or "".
+    """
     source, target = os.path.join(snapshot.sources.root, name), place / name
     if safe_write.is_behind_link(place, name) or os.path.lexists(target):
         return None  # a Mac's disk takes Data and data for one name
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         if os.path.islink(source):
-            os.symlink(_link_target(os.readlink(source), name, snapshot), target)
+            os.symlink(_link_target(os.readlink(source), name, snapshot.workdir, behind), target)
             return 0
         # No hard link: an editor that writes in place would change the copy.
         file = open(source, "rb")  # noqa: SIM115 - copying fails for other reasons
@@ -227,13 +239,13 @@ def _copy_one(snapshot: Snapshot, name: str, place: Path, written: dict[str, str
     return len(content)
 
 
-def _link_target(target: str, name: str, snapshot: Snapshot) -> str:
+def _link_target(target: str, name: str, workdir: str, behind: Callable[[str], str]) -> str:
     """Return a link's target: code in the copy, or what is outside as the original finds it."""
     if os.path.isabs(target):
-        copied = copied_behind(snapshot.sources.root, name, snapshot.sources.names)
+        copied = behind(name)
         return os.path.relpath(copied, os.path.dirname(name)) if copied else target
     inner = os.path.normpath(os.path.join(os.path.dirname(name), target))
-    return os.path.join(snapshot.workdir, inner) if paths.leads_out(inner) else target
+    return os.path.join(workdir, inner) if paths.leads_out(inner) else target
 
 
 def _link(snapshot: Snapshot, name: str, place: Path) -> bool:

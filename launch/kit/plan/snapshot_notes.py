@@ -70,12 +70,13 @@ def of_live(read: set[str], sources: Sources) -> list[str]:
 
 def _linked(root: str, names: set[str]) -> list[str]:
     """Return a note about links to code that is not copied: it can change until the job runs."""
+    real_root = os.path.realpath(root)
     found = [
         name
         for name in sorted(names)
         if os.path.islink(place := os.path.join(root, name))
         and (name.endswith(file_words.ENDINGS) or os.path.isfile(f"{place}/__init__.py"))
-        and not copied_behind(root, name, names)
+        and not copied_behind(real_root, names, name)
     ]
     note = "links to code that is not in the snapshot stay links, and that code is live"
     return [f"{note}: {key_files.shown(found)}"] if found else []

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from itertools import accumulate
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -61,9 +62,9 @@ class Sources(NamedTuple):
         return [name for name, kind in zip(names, kinds) if kind not in many], notes
 
 
-def copied_behind(root: str, link: str, names: Collection[str]) -> str:
+def copied_behind(real_root: str, names: AbstractSet[str], link: str) -> str:
     """Return the file, or the folder of a package, that a link leads to if it is among `names`."""
-    name = os.path.relpath(os.path.realpath(os.path.join(root, link)), os.path.realpath(root))
+    name = os.path.relpath(os.path.realpath(os.path.join(real_root, link)), real_root)
     return name if name in names or f"{name}/__init__.py" in names else ""
 
 
