@@ -145,6 +145,29 @@ def test_what_git_tracks_in_a_folder_called_images_is_code_where_a_program_is(ki
     assert (project / "ignored/code/images").is_symlink()
 
 
+def test_a_folder_called_images_holds_large_files_beside_a_program(kit, project: Path) -> None:
+    git(project, "init")
+    write(project, train_py="1", images__figures_py="1", images__a_png="1", images__video__b_mp4="", images__video__c_txt="1")
+    os.truncate(project / "images/video/b.mp4", source_files.LARGE + 1)
+    git(project, "add", ".")
+    assert names(project) == ["images/a.png", "images/figures.py", "images/video/c.txt", "train.py"]
+    assert found(project).left_out == ("images/video/b.mp4",)
+    kit("render", "images/figures.py", "--output", "out", cwd=project)
+    assert not (project / "out/code/images/figures.py").is_symlink() and (project / "out/code/images/video/b.mp4").is_symlink()
+
+
+@pytest.mark.parametrize("limit, value", [("MOST_FILES", 2), ("MOST_BYTES", 2)])
+def test_a_folder_called_images_is_linked_where_it_is_too_much_for_a_snapshot(limit: str, value: int, project: Path, monkeypatch) -> None:
+    git(project, "init")
+    write(project, train_py="1", images__figures_py="1", images__a_png="1", images__new_png="1")
+    git(project, "add", "train.py", "images/figures.py", "images/a.png")
+    monkeypatch.setattr(source_files, limit, value)
+    sources = found(project)
+    assert sources.names == ("train.py",)
+    snapshot.copy(snapshot.Snapshot(sources, str(project), (), False, ()), project / "copy", {})
+    assert os.readlink(project / "copy/images") == f"{project}/images"
+
+
 def test_runs_are_not_linked_beside_code_that_was_brought_to_a_folder_called_runs(project: Path) -> None:
     """The folder on the login node also has every run of the project."""
     write(project, train_py="1", runs__recipe_py="1", runs__one__run_json="{}", runs__two__run_json="{}", data__a_bin="1")

@@ -84,7 +84,7 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str]) -> 
             continue
         # Where no pattern takes something in again, an ignored folder is left out as a whole.
         left_out[next(filter(is_ignored, _paths(name))) if is_simple else name] = None
-    sizes, large = _sizes(root, names)
+    sizes, large = _sizes_with_images(root, names, left_out)
     shown = first([f"{name} ({size(count)})" for name, count in large.items()], 3)
     if large and by_git:
         fix = f"ignore what is not code in .gitignore, if git does not track it, {OTHER_WAYS}"
@@ -106,6 +106,22 @@ def find(root: str, where: str, problems: Problems, keyrings: Iterable[str]) -> 
     return Sources(
         root, tuple(own), total, by_git, tuple(left_out), tuple(notes), kept, tracked_keys, tracked
     )
+
+
+def _sizes_with_images(
+    root: str, names: list[str], left_out: dict[str, None]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the same as `_sizes`, with no more of images/ than a snapshot may hold.
+
+    Its large files are left out, and all of it where its other files are too much.
+    """
+    sizes, large = _sizes(root, names)
+    images = {name for name in names if name.startswith(f"{image_files.FOLDER}/")}
+    if images and (len(sizes) > MOST_FILES or sum(sizes.values()) > MOST_BYTES):
+        left_out[image_files.FOLDER] = None
+        return _sizes(root, [name for name in names if name not in images])
+    left_out |= dict.fromkeys(name for name in large if name in images)
+    return sizes, {name: count for name, count in large.items() if name not in images}
 
 
 def _sizes(root: str, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -155,7 +171,10 @@ def _is_small_enough(root: str, count: int, total: int, where: str, problems: Pr
 
 
 def _of_this_project(listed: dict[str, bool], left_out: dict[str, None]) -> list[str]:
-    """Return the names without runs, images, virtual environments and caches: they are no code."""
+    """Return the names without what is no code: runs, virtual environments and caches.
+
+    Of images/, only what `_images` takes for code remains.
+    """
     foreign = set()
     for name in listed:
         folder, _, file = name.rpartition("/")
