@@ -385,8 +385,19 @@ def test_files_of_requirements_that_name_one_another_are_each_read_once(tmp_path
         (tmp_path / f"{name}.txt").write_text(f"{name}\n" + f"-r {other}.txt\n" * 10)
     problems = Problems()
     found = packages.requested(Job(packages=(Requirement(str(tmp_path / "a.txt"), ""),)), None, "", problems)
-    assert found.requirements == ("a", *["b"] * 10)
-    assert {item.problem for item in problems.found} == {"the files of requirements name one another"}
+    assert found.requirements == ("a", "b")
+    assert [item.problem for item in problems.found] == ["the files of requirements name one another"] * 10
+
+
+def test_a_file_that_others_name_several_times_is_read_once_for_packages_and_once_for_constraints(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"p{number}\n" + f"-r {number + 1}.txt\n-c {number + 1}.txt\n" * 10)
+    (tmp_path / "3.txt").write_text("p3\n")
+    problems = Problems()
+    files = tuple(Requirement(str(tmp_path / f"{number}.txt"), "") for number in (0, 3))
+    found = packages.requested(Job(packages=files), None, "", problems)
+    assert found.requirements == ("p0", "p1", "p2", "p3", "-c p3", "-c p2", "-c p1")
+    assert not problems.found
 
 
 def test_a_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:

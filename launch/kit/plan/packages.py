@@ -39,8 +39,9 @@ class Packages:
 def requested(job: Job, runtime: Optional[Plugin], scratch: str, problems: Problems) -> Packages:
     """Return the requirements of the job and of the files that it names."""
     lines: list[str] = []
+    done: set[tuple[str, str]] = set()
     for item in job.packages or ():
-        lines += _read(item, "", problems, ()) if item.is_file else [item.text]
+        lines += _read(item, "", problems, (), done) if item.is_file else [item.text]
     if lines and runtime and runtime.name != "none":
         _check_mounts(job, problems)
         # Without the scratch folder's name: a node may have another one.
@@ -59,15 +60,22 @@ def _check_mounts(job: Job, problems: Problems) -> None:
 
 
 def _read(
-    item: Requirement, prefix: str, problems: Problems, parents: tuple[str, ...]
+    item: Requirement,
+    prefix: str,
+    problems: Problems,
+    parents: tuple[str, ...],
+    done: set[tuple[str, str]],
 ) -> list[str]:
     """Return the lines of a file and of the files that it names; constraints with their mark.
 
-    parents: the real paths of the files that have led to it.
+    parents: the real paths of the files that have led to it. done: the files that were read, with
+    their marks; of these it returns no line again.
     """
     path, real = item.text, os.path.realpath(item.text)
     if real in parents:
         problems.add(item.where, "the files of requirements name one another", "remove the line")
+        return []
+    if (path, prefix) in done:
         return []
     try:
         content = safe_read.read(path)
@@ -79,6 +87,7 @@ def _read(
         problem = f"no such file: {path}" if is_missing else f"cannot read {path}: {reason}"
         problems.add(item.where, problem, suggest.neighbour(path, "check its path and its mode"))
         return []
+    done.add((path, prefix))
     found: list[str] = []
     for number, line in _lines(text):
         own = Requirement(line, f"{path}:{number}")
@@ -86,7 +95,7 @@ def _read(
         if nested:
             inner = own._replace(text=absolute(nested[2], Path(path).parent))
             mark = CONSTRAINT if nested[1].startswith(("-c", "--c")) else prefix
-            found += _read(inner, mark, problems, (*parents, real))
+            found += _read(inner, mark, problems, (*parents, real), done)
         else:
             requirements.check(own, problems, is_line=True)
             found.append(prefix + _anchored(line, Path(path).parent))
