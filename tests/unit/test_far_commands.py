@@ -817,6 +817,28 @@ def test_no_shell_there_reads_the_name_of_an_archive_or_of_an_image(far: Far, pr
     assert not list(far.home.rglob("ran")) and len(list(far.kit.glob("images/my-*"))) == 1
 
 
+@pytest.mark.parametrize("target", ["..", "../image.enroot.sh", "../../project/sub/.."])
+def test_a_recipe_of_the_folder_above_goes_to_a_folder_of_its_own(target: str, far: Far, project: Path, kit_here) -> None:
+    """The recipe names no base, so that no engine starts."""
+    other = far.kit / "given/other-0123456789abcdef/other/Dockerfile"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    (project / "image.enroot.sh").write_text("true\n")
+    (project / "sub").mkdir()
+    os.chdir(project / "sub")
+    assert kit_here("build", target, "--cluster", "far").code != 0
+    assert other.exists() and len(list(far.kit.glob("given/project-*/project/image.enroot.sh"))) == 1
+
+
+def test_an_image_of_the_folder_above_goes_to_a_folder_of_its_own(far: Far, project: Path, kit_here) -> None:
+    (project / "index.json").write_text("{}")
+    (project / "oci-layout").write_text("{}")
+    (project / "sub").mkdir()
+    os.chdir(project / "sub")
+    assert kit_here("build", "..", "--cluster", "far").code != 0  # it holds no image
+    assert len(list(far.kit.glob("given/image-*/image/project/index.json"))) == 1
+
+
 def test_a_build_that_fails_ends_with_its_code(far: Far, project: Path, kit_here) -> None:
     (project / "broken.tar").write_bytes(b"no tar")
     done = kit_here("build", "broken.tar", "--cluster", "far")

@@ -126,6 +126,8 @@ def _image(target: str) -> Optional[Context]:
     is_archive = bool(mark) and scheme in ARCHIVES  # a recipe may be called oci
     name, colon, reference = rest.partition(":") if is_archive else (target, "", "")
     path = Path(name).absolute()
+    if path.name == os.pardir:
+        path = path.resolve()  # its name is that of the copy, too
     is_file = path.suffix in (".tar", ".sqsh", ".squashfs") or oci.is_layout(path)
     if not (is_archive or is_file):
         return None
@@ -156,4 +158,6 @@ def _recipe(typed: Typed, target: Optional[str], place: Path) -> Context:
     word = None if file.name in choose.USUAL else target
     if target is not None and Path(target).is_file():
         word = os.path.relpath(file, folder)
-    return Context(word, folder.name or "root", place, is_recipe=True)
+    # Its copy is called so on the login node, where `..` would be the folder of all contexts.
+    name = os.path.basename(os.path.abspath(folder)) or "root"
+    return Context(word, name, place, is_recipe=True)
