@@ -71,7 +71,7 @@ def test_a_full_disk_is_named_with_what_is_needed(runtime: str, kit_cluster: Clu
             done = submit_two(kit_cluster, place, runtime, image, "unpack", "--cluster", "site.yaml")
             assert done.returncode == 1
             assert re.search(
-                rf"enroot cannot unpack {image}\n  fix: .*free in /scratch/small/kit-1000/enroot/data: [\d.]+[KM]?, and [\d.]+[KMG]? more files\n",
+                rf"enroot cannot unpack {image}\n  fix: .*free in /scratch/small/kit-1000/enroot/data: [\d.]+[KM]?, and [\d.]+[KMG]? more files; `scratch` in the profile names another disk\n",
                 message(place, "unpack"),
             )
     finally:

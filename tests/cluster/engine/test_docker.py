@@ -26,9 +26,12 @@ RANKS = ("--launcher", "srun")
 WAITING = "import os, sys, time\nprint('up', flush=True)\nif sys.argv[1:] and os.environ['RANK'] == '1':\n    os._exit(7)\ntime.sleep(300)\n"
 
 
-def containers() -> list[str]:
+def containers(folder: Path) -> list[str]:
+    """Those of the runs in a folder: another run of the tests, or a user, may have some here, too."""
     listed = subprocess.run(["docker", "ps", "--all", "--filter", "name=^kit-[0-9]+-", "--format", "{{.Names}}"], capture_output=True, text=True, check=True)
-    return listed.stdout.split()
+    jobs = {path.name for path in folder.glob("*/log/*")}
+    assert jobs
+    return [name for name in listed.stdout.split() if name.split("-")[1] in jobs]
 
 
 def test_the_digits_are_learnt_in_a_folder_with_a_hostile_name(cluster: Cluster, kit, tmp_path: Path) -> None:
@@ -40,7 +43,7 @@ def test_the_digits_are_learnt_in_a_folder_with_a_hostile_name(cluster: Cluster,
     (accuracy,) = re.findall(r"test accuracy ([\d.]+)$", done.stdout, re.MULTILINE)
     assert float(accuracy) >= 0.93
     assert "runtime docker" in done.stdout
-    assert containers() == []
+    assert containers(folder) == []
 
 
 def test_a_failed_ranks_code_comes_out_of_the_container(cluster: Cluster, kit, tmp_path: Path) -> None:
@@ -48,7 +51,7 @@ def test_a_failed_ranks_code_comes_out_of_the_container(cluster: Cluster, kit, t
     done = kit("run", "waiting.py", "-j", "2x1", *RANKS, "--image", IMAGE, "--output", "run", "--", "fail", check=False)
     assert done.returncode == 7
     assert "kit: error: local1: rank 1 (local rank 0) exited with code 7" in done.stdout
-    assert containers() == []
+    assert containers(tmp_path) == []
 
 
 def test_what_is_interrupted_leaves_no_container(cluster: Cluster, tmp_path: Path) -> None:
@@ -58,7 +61,7 @@ def test_what_is_interrupted_leaves_no_container(cluster: Cluster, tmp_path: Pat
     until(lambda: len([log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()]) == 2, 180, "the ranks do not start")
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=180) == 130
-    until(lambda: containers() == [], 60, "containers are left")
+    until(lambda: containers(tmp_path) == [], 60, "containers are left")
 
 
 SHOWS = "import os\nprint('shows', os.environ['NCCL_DEBUG'], os.environ['VARIANT'], flush=True)\n"
@@ -108,7 +111,7 @@ def test_after_a_run_whose_kit_was_killed_the_next_one_works(cluster: Cluster, k
     until(lambda: [log for log in tmp_path.glob("run/log/*/rank*.out") if "up" in log.read_text()], 180, "the rank does not start")
     process.kill()
     process.wait()
-    left = containers()  # nobody is there to end it
+    left = containers(tmp_path)  # nobody is there to end it
     try:
         assert "[rank0] one" in kit("run", "one.py", *RANKS, "--image", IMAGE, "--output", "next").stdout
     finally:

@@ -27,7 +27,8 @@ from whole_run import notes
 
 pytestmark = pytest.mark.cluster
 
-BASE = "kit-test-shapes"  # kit-test/small, by a name that a stage may have, too
+BASE = f"kit-test-shapes-{os.getpid()}"  # kit-test/small, by a name of this run of the tests that a stage may have, too
+SHAPE = f"shape-{os.getpid()}"  # the project, whose name its images have
 SHAPES = {
     "the whole folder": "FROM BASE\nCOPY . /app\n",
     "a stage by its name, in other letters": "FROM BASE AS Build\nCOPY app.py /out/\nFROM BASE\nCOPY --from=build /out /app\n",
@@ -91,7 +92,7 @@ def builder(engine: str) -> Iterator[str]:
     found = "classic" if tried.returncode else "buildkit"
     notes.append(f"Dockerfiles were built by: Docker {docker('version', '--format', '{{.Server.Version}}').stdout.strip()}, its {found} builder")
     yield found
-    names = docker("images", "--format", "{{.Repository}}:{{.Tag}}", "kit/shape").stdout.split()
+    names = docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"kit/{SHAPE}").stdout.split()
     docker("image", "rm", "--force", BASE, *names)
 
 
@@ -112,8 +113,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture
 def project(builder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder called shape, with what the recipes copy; no registry answers."""
-    folder = tmp_path / "shape"
+    """A folder called SHAPE, with what the recipes copy; no registry answers."""
+    folder = tmp_path / SHAPE
     for name in ("app.py", "run.sh", "a file.txt", "conf/prod.ini", "conf/dev.ini", "conf/.hidden", "src/x.ini", "src/deep/y.py", "left/out.log"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"this is {name}\n")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 KILLS = int(os.environ.get("KIT_KILLS", "6"))
 SEED = int(os.environ.get("KIT_KILLS_SEED", str(random.SystemRandom().randrange(10**6))))
-BASE = "kit-test/killed"
+BASE = f"kit-test/killed-{os.getpid()}"  # of this run of the tests
 
 
 @pytest.fixture
