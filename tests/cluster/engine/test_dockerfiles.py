@@ -51,7 +51,7 @@ SHAPES = {
     "letters by [^]": "FROM BASE\nCOPY conf/[^p]* /app/\n",
     "folders by *": "FROM BASE\nCOPY */*.ini /app/\n",
     "a line with comments and blank lines in it": "FROM BASE\n# first\nCOPY app.py \\\n  # why\n\n  run.sh \\\n\n  /app/\n",
-    "words that go on in the next line": "FROM kit-test-\\\nshapes\nCOPY conf/pr\\\nod.ini /app/\n",
+    "words that go on in the next line": f"FROM {BASE[:9]}\\\n{BASE[9:]}\nCOPY conf/pr\\\nod.ini /app/\n",
     "another letter for the end of a line": "# escape=`\nFROM BASE\nCOPY app.py `\n  run.sh `\n  /app/\nLABEL path=C:\\\nCOPY conf /conf\n",
     "small letters and tabs": "from\tBASE\nCopy\t--chown=1:2\tapp.py\t/app/\n  workdir /app\n",
     "lines of Windows": "FROM BASE\r\nCOPY app.py \\\r\n  run.sh /app/\r\n",
