@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -99,7 +100,8 @@ class Reading(AtLines):
     ) -> None:
         """Note the commands of a statement that is kept whole, or, for a reason, not carried.
 
-        Those of the functions that it calls, too; `around` has NAME=VALUE words of the calls.
+        This includes the commands of the functions that it calls. `around` has the NAME=VALUE words
+        in front of those calls.
         """
         remarks = (reason,) if reason else ()
         for call in bash_tree.calls(node):
@@ -107,13 +109,19 @@ class Reading(AtLines):
             words = " ".join(words[1:]).split() if words[:1] == ["eval"] else words
             name = words[0] if words else ""
             if name in self.functions and name not in self.inside:
-                self.inside.append(name)
-                with self.scope.called(words):
+                with self.calling(words):
                     self.candidates_in(self.functions[name], item, reason, own)
-                self.inside.pop()
             elif words and (weight := commands.weight(words)):
                 words, sweep, state = [*own, *words], self.scope.sweep, self.state()
                 self.candidates.append(Candidate(weight, words, item, remarks, sweep, state))
+
+    @contextlib.contextmanager
+    def calling(self, words: list[str]) -> Iterator[None]:
+        """Read the function that these words call: it finds its arguments in $1, $@ and so on."""
+        self.inside.append(words[0])
+        with self.scope.called(words):
+            yield
+        self.inside.pop()
 
     def state(self) -> State:
         """Return what a command finds here, but for the arguments of a function."""

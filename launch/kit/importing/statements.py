@@ -171,12 +171,10 @@ class Reader(Reading):
             return
         self.draft.carried(self.placing.functions[name].span, "command")
         self.carried("command")
-        self.inside.append(name)
         given, self.given = self.given, self.given | bash_tree.names_used(node)
         body = function["Cmd"]["Body"]
-        with self.scope.called(words):
+        with self.calling(words):
             self.read((body.get("Cmd") or {}).get("Stmts") or [body])
-        self.inside.pop()
         self.given = given
 
     # ------------------------------------------------------------ lists, loops and conditions
