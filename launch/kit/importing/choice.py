@@ -69,7 +69,7 @@ def finish(reader: Reader) -> None:
 
 
 def _join_functions(reader: Reader) -> None:
-    """Note which functions a function calls, also those that stand behind it in the script."""
+    """Note which functions each function calls, including those that the script defines later."""
     of_script = reader.placing.functions
     for name, node in reader.functions.items():
         called = bash_tree.programs_inside(node) & of_script.keys()

@@ -173,7 +173,7 @@ def _is_small_enough(root: str, count: int, total: int, where: str, problems: Pr
 def _of_this_project(listed: dict[str, bool], left_out: dict[str, None]) -> list[str]:
     """Return the names without what is no code: runs, virtual environments and caches.
 
-    Of images/, only what `_images` takes for code remains.
+    Of images/ it keeps what `_images` takes for code.
     """
     foreign = set()
     for name in listed:

@@ -27,7 +27,7 @@ WAITING = "import os, sys, time\nprint('up', flush=True)\nif sys.argv[1:] and os
 
 
 def containers(folder: Path) -> list[str]:
-    """Those of the runs in a folder: another run of the tests, or a user, may have some here, too."""
+    """The containers of the runs in a folder. Others on this machine may be a user's, or another test run's."""
     listed = subprocess.run(["docker", "ps", "--all", "--filter", "name=^kit-[0-9]+-", "--format", "{{.Names}}"], capture_output=True, text=True, check=True)
     jobs = {path.name for path in folder.glob("*/log/*")}
     assert jobs
