@@ -82,7 +82,7 @@ def test_apptainer_gets_read_only_mounts_and_neither_the_home_nor_the_current_fo
 
 @pytest.mark.parametrize("runtime", ["apptainer", "docker", "podman"])
 def test_the_place_of_a_mount_that_is_in_another_is_made_by_the_user(runtime: str, tmp_path: Path) -> None:
-    """The compile caches' is in /tmp, which a job may mount. Apptainer makes no folder in what it has mounted, and ends the job; Docker makes one of root's.
+    """The compile caches' is in /tmp, which a job may mount. Apptainer makes nothing in what it has mounted, and ends the job; what Docker makes is root's.
 
     What is mounted read-only stays as it is: there the engines end the job, too.
     """
@@ -90,15 +90,22 @@ def test_the_place_of_a_mount_that_is_in_another_is_made_by_the_user(runtime: st
     for name in folders:
         (tmp_path / name).mkdir()
     (tmp_path / "file").touch()
+    (tmp_path / "local/link").symlink_to("elsewhere")
     caches = [("local", "/tmp/", "rw"), ("kept", "/tmp/kit-1/cache", "rw"), ("deep", "/tmp/kit-1/cache/x", "rw")]
-    others = [("kept", "/tmpx/y", "rw"), ("file", "/tmp/file", "rw"), ("file", "/tmp/data", "data"), ("given", "/given", "ro"), ("kept", "/given/x", "rw")]
+    others = [
+        ("kept", "/tmpx/y", "rw"),
+        *(("file", f"/tmp/{name}", "rw") for name in ("file", "new/file", "link")),
+        ("file", "/tmp/data", "data"),
+        ("given", "/given", "ro"),
+        ("kept", "/given/x", "rw"),
+    ]
     words = [word for name, *rest in [("kept", "/a", "rw"), *caches, *others] for word in (str(tmp_path / name), *rest)]
     script = EXEC.replace("KIT_MOUNTS=(", f"KIT_MOUNTS=({shlex.join(words)} ")
     stub(tmp_path / "bin", runtime, "exit\n")
     done = bash(script, "runtime::exec", "true", env=environment(tmp_path / "bin", **settings(runtime)))
     assert (done.returncode, done.stderr) == (0, "")
     made = [str(path.relative_to(tmp_path)) for name in folders for path in (tmp_path / name).rglob("*")]
-    assert sorted(made) == ["kept/x", "local/data", "local/kit-1", "local/kit-1/cache"]
+    assert sorted(made) == ["kept/x", *(f"local/{name}" for name in ("data", "file", "kit-1", "kit-1/cache", "link", "new", "new/file"))]
 
 
 @pytest.mark.parametrize(("tool", "own"), [("apptainer", "APPTAINER_TMPDIR"), ("singularity", "SINGULARITY_TMPDIR")])

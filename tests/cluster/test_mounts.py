@@ -18,22 +18,24 @@ for folder in /kept /changed; do
     (cd "${folder}" && bash -c "${try}") 2>/dev/null && echo "${folder}: ${try}"
   done
 done
-echo "read: $(cat /kept/file) $(cat /changed/more/file)"
+echo "read: $(cat /kept/file) $(cat /changed/more/file) $(cat /changed/new/one)"
 """
 
 
-def test_a_read_only_mount_cannot_be_written_and_another_can_with_one_more_inside(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
+def test_a_read_only_mount_cannot_be_written_and_another_can_with_more_inside(runtime: str, kit_cluster: Cluster, folder: Path, tiny: Path) -> None:
     (folder / "program.sh").write_text(WRITES)
     (folder / "job.yaml").write_text("command: [bash, program.sh]\nlauncher: srun\n")
     inside = str(kit_cluster.path(folder))
     kit_cluster.run("ctl", "bash", "-c", f"cd {inside} && mkdir kept changed more && echo old >kept/file && echo old >changed/file && echo more >more/file")
-    mounts = ["--mount", f"{inside}/kept:/kept:ro", "--mount", f"{inside}/changed:/changed", "--mount", f"{inside}/more:/changed/more"]
+    # What lies in another mount is named before that one. The places in there are yet to be made.
+    named = ("more:/changed/more", "more/file:/changed/new/one:ro", "kept:/kept:ro", "changed:/changed")
+    mounts = [word for mount in named for word in ("--mount", f"{inside}/{mount}")]
     submit(kit_cluster, folder, "job.yaml", "--image", tiny_image(kit_cluster, tiny, runtime), "--runtime", runtime, *mounts, "--output", "run", "--follow")
     said = read(folder / f"run/log/{job_id(folder)}/rank0.out").splitlines()
     changes = ["echo new >file", "echo more >>file", "echo new >another", "rm file", "mkdir folder"]
-    assert said == [*(f"/changed: {change}" for change in changes), "read: old more"]
+    assert said == [*(f"/changed: {change}" for change in changes), "read: old more more"]
     assert (read(folder / "kept/file"), [path.name for path in (folder / "kept").iterdir()]) == ("old\n", ["file"])
-    assert sorted(path.name for path in (folder / "changed").iterdir()) == ["another", "folder", "more"]
+    assert sorted(path.name for path in (folder / "changed").iterdir()) == ["another", "folder", "more", "new"]
     assert {path.owner() for path in (folder / "changed").iterdir()} == {folder.owner()}
     nothing_left(kit_cluster)
 

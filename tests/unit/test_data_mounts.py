@@ -75,13 +75,14 @@ def test_a_source_that_cannot_be_seen_is_not_said_to_be_missing(tmp_path: Path) 
     [
         ([], ["project"]),
         (["data"], ["project", "data"]),
-        (["."], ["project", "."]),
+        (["."], [".", "project"]),
         ([".:ro"], [".:ro", "project"]),
-        (["data:ro", ".:ro", "project/data"], ["data:ro", ".:ro", "project", "project/data"]),
+        (["project/data", "data:ro", ".:ro"], [".:ro", "project", "data:ro", "project/data"]),
+        (["project/data", "project:ro"], ["project:ro", "project/data"]),
         (["project:ro"], ["project:ro"]),
     ],
 )
-def test_the_working_directory_can_be_written_below_a_folder_that_is_mounted_read_only(own: list[str], order: list[str], tmp_path: Path) -> None:
+def test_no_mount_hides_one_that_lies_in_it_nor_the_working_directory(own: list[str], order: list[str], tmp_path: Path) -> None:
     def mount(text: str) -> Mount:
         name, _, mode = text.partition(":")
         return Mount(*[os.path.normpath(tmp_path / name)] * 2, mode == "ro", "")

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Optional
 
 from kit.base.errors import KitError, Problems
@@ -98,6 +99,7 @@ def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Proble
     """Return what the program sees, by mounts in the order in which they are made."""
     own = tuple(_as_data(mount, problems) for mount in job.mounts)
     _check_own(own, problems, is_elsewhere=job.is_dry and not shutil.which("sinfo"))
+    own = tuple(sorted(own, key=_depth))
     if job.workdir and not os.path.isdir(job.workdir):
         fix = "name an existing one"
         if outside := FileView(own, True, "").on_this_side(job.workdir):
@@ -118,8 +120,8 @@ def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Proble
         problems.add(job.where("workdir"), problem, fix)
     mounts = list(own)
     if job.workdir and not any(mount.target == job.workdir for mount in own):
-        first = Mount(job.workdir, job.workdir, False, job.where("workdir"))
-        mounts.insert(_behind_read_only(job.workdir, own), first)
+        mounts.insert(0, Mount(job.workdir, job.workdir, False, job.where("workdir")))
+        mounts.sort(key=_depth)
     if not is_there(run_dir, mounts):
         # Last, so that no other mount hides it or makes it read-only.
         mounts.append(Mount(run_dir, run_dir, False, "the run directory"))
@@ -127,16 +129,9 @@ def complete(job: Job, run_dir: str, runtime: Optional[Plugin], problems: Proble
     return FileView(tuple(mounts), True, job.workdir)
 
 
-def _behind_read_only(folder: str, own: tuple[Mount, ...]) -> int:
-    """Return the place among the mounts at which those of folders above keep it writable."""
-    above = (
-        place
-        for place, mount in enumerate(own, 1)
-        if mount.read_only
-        and mount.source == mount.target
-        and not paths.leads_out(os.path.relpath(folder, mount.target))
-    )
-    return max(above, default=0)
+def _depth(mount: Mount) -> int:
+    """Return how deep a target lies: what is mounted later hides what lies below it."""
+    return len(PurePath(mount.target).parts)
 
 
 def is_there(path: str, mounts: list[Mount]) -> bool:
