@@ -93,9 +93,10 @@ def test_without_a_spare_the_job_goes_on_with_fewer_nodes_where_it_may(kit_clust
 
 def test_a_job_that_cannot_do_without_the_node_ends_and_names_it(kit_cluster: Cluster, folder: Path, lose) -> None:
     lose("frozen", "--nodes", "2", "--runtime", "none")
-    # kit waits a minute for it; the Slurm of this cluster gives a node up after 30 s.
-    assert kit_cluster.wait(job_id(folder)).state == "NODE_FAIL"
+    # kit waits a minute for it. The Slurm of this cluster gives a node up after 30 s, but later where it has much to do.
+    state_at_end = kit_cluster.wait(job_id(folder)).state
     said = said_by_job(folder)
+    assert state_at_end in ("NODE_FAIL", "FAILED"), said
     # By Slurm's word, or by the silence: Slurm may be too busy with the node to answer, or end the ranks before it tells the script.
     assert re.search(r"^kit: (error: node2: this node is (down\*|silent)|node1: node2 is lost: .*)$", said, re.MULTILINE)
     assert {lost["node"] for lost in event_lines.read(folder / f"run/log/{job_id(folder)}", "node_lost")} == {"node2"}
