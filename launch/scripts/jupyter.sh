@@ -22,9 +22,18 @@ jupyter::find() {
     ! command -v "${name}" || return 0
   done
   local -r names='jupyter-lab, jupyter-notebook, jupyter-server'
-  local -r add="add the line jupyterlab to the image's requirements.txt and build it again"
   kit::die "there is no Jupyter in the container (looked for ${names})" \
-    "${add}: kit build (docs/interactive.md)"
+    "start it with \`--packages jupyterlab\`, or build an image that has it (docs/interactive.md)"
+}
+
+# jupyter::find_files PROGRAM - Jupyter looks for its pages and settings beside Python. As one of the job's `packages` it has them beside its
+# modules.
+jupyter::find_files() {
+  local -r folder="${1%/bin/*}"
+  [[ ":${PYTHONPATH:-}:" == *":${folder}:"* ]] || return 0
+  export JUPYTERLAB_DIR="${JUPYTERLAB_DIR:-${folder}/share/jupyter/lab}"
+  export JUPYTER_PATH="${JUPYTER_PATH:+${JUPYTER_PATH}:}${folder}/share/jupyter"
+  export JUPYTER_CONFIG_PATH="${JUPYTER_CONFIG_PATH:+${JUPYTER_CONFIG_PATH}:}${folder}/etc/jupyter"
 }
 
 # jupyter::end - Jupyter's own files have the token, too.
@@ -40,6 +49,7 @@ jupyter::main() {
   local -r address="$1" login="${2:-}"
   local program port
   program="$(jupyter::find)" || exit 1
+  jupyter::find_files "${program}"
   port="$(net::port "${SLURM_JOB_ID}" 1 "${address}")" || exit 1 # 0 is where the ranks meet
   JUPYTER_TOKEN="$(head -c 24 /dev/urandom | od -An -v -tx1 | tr -d ' \n')"
   JUPYTER_RUNTIME_DIR="$(mktemp -d "${TMPDIR:-/tmp}/kit-jupyter.XXXXXX")"

@@ -24,6 +24,9 @@ port = [int(word.split("=")[1]) for word in sys.argv if word.startswith("--port=
 with open(os.path.join(os.environ["JUPYTER_RUNTIME_DIR"], "jpserver.json"), "w") as file:
     file.write(os.environ["JUPYTER_TOKEN"])
 print("token", os.environ["JUPYTER_TOKEN"], flush=True)
+for name in ("JUPYTERLAB_DIR", "JUPYTER_PATH", "JUPYTER_CONFIG_PATH"):
+    if name in os.environ:
+        print(name, os.environ[name], flush=True)
 if os.environ.get("STUB_ENDS"):
     sys.exit(3)
 listener = socket.create_server(("127.0.0.1", port))
@@ -91,6 +94,16 @@ def test_a_jupyter_that_does_not_start_is_told_without_its_token(tmp_path: Path,
     assert process.returncode == 1 and left(tmp_path) == []
     log = tmp_path / "log/jupyter.log"
     assert errors == f"  | token (token)\nkit: error: node7: Jupyter has ended\n  fix: its last lines are above; all of them: {log}\n"
+
+
+def test_one_of_the_jobs_packages_finds_its_pages_and_settings_and_what_is_set_comes_first(tmp_path: Path, tag: str) -> None:
+    (tmp_path / "end").touch()
+    start(tmp_path, tag, PYTHONPATH=f"/code:{tmp_path}", JUPYTER_PATH="/own", JUPYTERLAB_DIR="").communicate(timeout=60)
+    found = [("JUPYTERLAB_DIR", "share/jupyter/lab"), ("JUPYTER_PATH", "share/jupyter"), ("JUPYTER_CONFIG_PATH", "etc/jupyter")]
+    lines = [f"{name} {'/own:' * (name == 'JUPYTER_PATH')}{tmp_path}/{place}" for name, place in found]
+    assert (tmp_path / "log/jupyter.log").read_text().splitlines()[1:] == lines
+    start(tmp_path, tag, PYTHONPATH=f"{tmp_path}/lib").communicate(timeout=60)
+    assert len((tmp_path / "log/jupyter.log").read_text().splitlines()) == 1
 
 
 def test_an_image_without_jupyter_is_told_how_to_have_it(tmp_path: Path) -> None:

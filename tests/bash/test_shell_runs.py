@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,20 @@ def test_a_command_beside_the_ranks_sees_what_they_see_and_leaves_them_alone(kit
     assert process.wait(120) == 143
     gone = kit("exec", "run", "--", "true", check=False, XDG_STATE_HOME=state)
     assert gone.returncode == 1 and re.search(r"is not running: CANCELLED .*\n  fix: why it ended: kit why \d+\n", gone.stderr)
+
+
+def test_jupyterlab_comes_as_one_of_the_jobs_packages(tmp_path: Path) -> None:
+    """With its pages and settings, which it would look for beside Python; here it is the real one, of the package index."""
+    (tmp_path / "job.yaml").write_text("command: [python3, --version]\npackages: [jupyterlab]\n")
+    command = [sys.executable, "-m", "kit", "shell", "--local", "--jupyter", "--output", "run"]
+    env = environment(HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path))
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert process.stdout and "Jupyter runs on local0" in process.stdout.readline()
+            (file,) = tmp_path.glob("run/log/*/jupyter.url")
+            with urllib.request.urlopen(file.read_text().strip().replace("/?", "/lab?"), timeout=60) as page:
+                text = page.read().decode()
+            assert "<title>JupyterLab</title>" in text
+        finally:
+            process.terminate()
+        assert process.wait(60) == 129

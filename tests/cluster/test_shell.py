@@ -195,4 +195,7 @@ def test_jupyter_is_reached_by_the_printed_tunnel_and_its_token_is_in_no_process
 def test_an_image_without_jupyter_is_named_with_what_to_do(kit_cluster: Cluster, folder: Path) -> None:
     done = kit(kit_cluster, folder, "shell", "--jupyter", "--image", kit_cluster.sif, check=False)
     assert done.returncode == 1
-    assert "there is no Jupyter in the container (looked for jupyter-lab, jupyter-notebook, jupyter-server)\n  fix: add the line jupyterlab to" in done.stderr
+    assert (
+        "there is no Jupyter in the container (looked for jupyter-lab, jupyter-notebook, jupyter-server)\n  fix: start it with `--packages jupyterlab`"
+        in done.stderr
+    )

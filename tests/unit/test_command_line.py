@@ -70,9 +70,7 @@ def test_options_beat_the_file_and_maps_add_up(kit, tmp_path: Path, program: Pat
     assert plan.program.env == (("A", "line=x"), ("B", "file"))
     header = dict(plan.header)
     assert header["time"] == "20" and header["partition"] == "line" and header["account"] == "file"
-    assert [mount[:3] for mount in plan.container.mounts] == [
-        (str(tmp_path), str(tmp_path), False), ("/usr", "/opt/usr", True), ("/var", "/data", True),
-    ]  # fmt: skip
+    assert {mount[:3] for mount in plan.container.mounts} == {(str(tmp_path), str(tmp_path), False), ("/usr", "/opt/usr", True), ("/var", "/data", True)}
 
 
 @pytest.mark.parametrize("case", ["beside the project", "hidden by a mount", "in a folder mounted read-only", "behind a link"])
@@ -118,7 +116,7 @@ def test_relative_paths_of_a_file_start_at_its_folder_and_those_of_an_option_her
     one, two = recorded(tmp_path / "one"), recorded(tmp_path / "two")
     assert one.container.image == f"{tmp_path}/project/x.sif" and two.container.image == f"{tmp_path}/y.sif"
     assert one.program.workdir == f"{tmp_path}/project"
-    assert [mount.source for mount in one.container.mounts][1:3] == [f"{tmp_path}/project/data", f"{tmp_path}/data"]
+    assert [mount.source for mount in one.container.mounts][:2] == [f"{tmp_path}/project/data", f"{tmp_path}/data"]
 
 
 def test_a_dry_run_prints_byte_for_byte_what_would_be_written(kit, tmp_path: Path, program: Path) -> None:
