@@ -569,6 +569,13 @@ def test_a_base_is_named_by_its_digest_where_an_argument_of_a_stage_has_the_same
     assert found.text == "ARG V=1\nFROM base:1@sha256:1 AS base\nARG V=2\nFROM base\n" and found.arguments == {}
 
 
+def test_a_stage_that_is_called_like_its_own_base_stays_the_stage(project: Path) -> None:
+    """By the base's digest its RUN would be in no image."""
+    later = "FROM base AS final\nCOPY --from=base /usr /usr\nRUN --mount=from=base,target=/x true\n"
+    (project / "Dockerfile").write_text(f"FROM base AS base\nRUN true\n{later}")
+    assert find().at({"base": "sha256:1"}).text == f"FROM base@sha256:1 AS base\nRUN true\n{later}"
+
+
 def test_a_base_that_only_the_engine_can_name_is_left_to_it(project: Path) -> None:
     text = "ARG V=${TARGETARCH#arm} V=${V:-64}\nFROM base:$V\n"
     (project / "Dockerfile").write_text(text)

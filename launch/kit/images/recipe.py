@@ -197,6 +197,8 @@ class Recipe:
         text, known = self.text, {**self.parts.of_bases, **self.arguments}
         for line, word in self.parts.bases:
             base = self.expand(word, line)
+            if self.parts.is_stage(base, line):  # which may have the name of its own base
+                continue
             is_argument = word != base and base in known.values()
             if pinned.get(base, "").startswith("sha256:") and not is_argument:
                 exact_base = at_digest(base, pinned[base])
