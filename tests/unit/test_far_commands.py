@@ -886,6 +886,23 @@ def test_a_connection_that_stays_away_ends_with_its_own_code_and_the_same_comman
     assert kit_here("submit", "job.yaml").out.startswith("kit: submitted job 1002\n")  # it was told: this is another
 
 
+def test_a_loop_over_a_variable_loses_no_submission_where_the_connection_breaks(far: Far, project: Path, kit_here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """for SEED in 1 2; do kit submit job.yaml; done, where `inherit` takes it: both commands have the same words."""
+    with (project / "job.yaml").open("a") as job:
+        job.write("inherit: [SEED]\n")
+    kit_here("nodes", "--cluster", "far")
+    monkeypatch.setenv("SEED", "1")
+    with monkeypatch.context() as impatient:
+        impatient.setattr(calls, "PATIENCE_S", -1.0)
+        far.cut_next_after(30)
+        assert kit_here("submit", "job.yaml").code == 69
+    monkeypatch.setenv("SEED", "2")
+    assert kit_here("submit", "job.yaml").out.startswith("kit: submitted job 100")
+    monkeypatch.setenv("SEED", "1")
+    assert "is not started again" in kit_here("submit", "job.yaml").err
+    assert len(far.slurm.calls("sbatch")) == 2
+
+
 def test_an_answer_that_was_lost_starts_nothing_twice(far: Far, project: Path, kit_here) -> None:
     kit_here("bench", "job.yaml", "--dry-run")
     known = len(far.calls())

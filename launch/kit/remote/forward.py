@@ -139,6 +139,8 @@ def _run_lasting(typed: Typed, copy: Copy, request: Request, about: Record) -> i
     Where the end of the same earlier command is not known here, show that one instead.
     """
     words = [request.workdir, *(word for word in request.words if word != "--follow")]
+    if typed.name in STARTING:
+        words.append(packing.of_shell(request, about.secrets))
     call = SentCall(request.call, about.cluster, about.here, words, time.time())
     earlier = records.unheard(call, also_live=typed.name == "build")
     if earlier:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,16 @@ def request(
     folder = f"clusters-{_digest(f'{site.name}{text}'.encode())}"
     files = {folder: {f"{site.name}.yaml": text}, **given}
     return Request(words, workdir, given=files, clusters=folder, **more)
+
+
+def of_shell(request: Request, secrets: Iterable[Secret]) -> str:
+    """Return a digest of what `inherit` took, by which a loop may tell its jobs apart.
+
+    As in S=1 kit submit job.yaml. Not PATH, which is another one in another terminal.
+    """
+    others = {"PATH", *(secret.name for secret in secrets)}
+    taken = {name: request.environment[name] for name in request.environment.keys() - others}
+    return _digest(json.dumps(taken, sort_keys=True).encode()) if taken else ""
 
 
 def _digest(content: bytes) -> str:
