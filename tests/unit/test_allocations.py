@@ -189,6 +189,13 @@ def test_who_waits_is_told_why_once_and_that_the_job_goes_on_is_noted(allocated:
     assert seen == [state for state, _ in steps] and [(run.id, run.folder) for run in history.runs()] == [("7", folder)]
 
 
+def test_the_job_of_an_earlier_shell_in_the_same_folder_which_is_over_is_not_its_own(allocated: shell.Allocated, fake_slurm: Slurm) -> None:
+    fake_slurm.job("7", "CANCELLED", folder=str(allocated.run))
+    assert allocated._job() == ("", None)
+    fake_slurm.job("8", folder=str(allocated.run))
+    assert allocated._job()[0] == "8"
+
+
 def test_kit_shell_as_typed_writes_the_scripts_and_ends_with_the_shells_code(fake_slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
     monkeypatch.setattr(shell.Allocated, "until_the_end", lambda self, words: done.append((self.run, words)) or 5)

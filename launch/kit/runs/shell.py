@@ -186,7 +186,9 @@ class Allocated(Session):
             with suppress(KitError), slurm.at(cluster):
                 for job_id, jobs in slurm.queue().items():
                     for job in jobs:
-                        if slurm.same_folder(job.folder, str(self.run)):
+                        # One of an earlier shell in this folder has ended.
+                        is_its = slurm.same_folder(job.folder, str(self.run))
+                        if is_its and slurm.is_active(job.state):
                             self.cluster = cluster
                             return job_id, job
         return "", None
