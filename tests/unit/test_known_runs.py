@@ -240,6 +240,19 @@ def test_the_unsure_submission_of_a_loop_over_a_variable_is_left_as_it_is(fake: 
     assert list(fake.jobs()) == ["1001", "1002"]
 
 
+def test_a_measurement_whose_submission_was_unsure_is_shown_by_the_same_command(fake: ScriptedSlurm, call, tmp_path: Path) -> None:
+    fake.script("sbatch", "take; exit 1")
+    fake.script("squeue", "exit 1")
+    assert call("bench", "-j", "2x1", "--runtime", "none")[0] == 1
+    fake.script("sbatch", "")
+    fake.script("squeue", "")
+    (run,) = (tmp_path / "runs").glob("bench-*")
+    event_lines.add(run / "log/1001", "batch", "ends", node="n1", code=0)
+    (tmp_path / "slurm/jobs").write_text((tmp_path / "slurm/jobs").read_text().replace("PENDING", "COMPLETED"))
+    code, said, errors = call("bench", "-j", "2x1", "--runtime", "none")
+    assert "did submit job 1001" in said and code == 1 and errors.startswith("kit: bench (1001) has measured nothing\n"), (said, errors)
+
+
 def test_a_submission_that_still_reads_its_secrets_is_left_alone_however_long_that_takes(
     fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,6 +498,38 @@ def test_a_run_in_the_place_of_an_empty_folder_is_of_its_group(tmp_path: Path) -
     with run_dir.make(place):
         pass
     assert (place.stat().st_gid, place.stat().st_mode & 0o777) == (65534, 0o700)
+
+
+@pytest.mark.parametrize("refusal", ["echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1", ""])
+def test_a_run_that_was_there_before_stays_as_it_was_noted_where_it_cannot_be_submitted(
+    fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    """With the copy of the code, and what the user has edited since. Slurm refuses it, or a secret is not there today."""
+    monkeypatch.setenv("A", "x")
+    fake.script("sbatch", "exit 137")
+    assert call("submit", "train.py", "--output", "run", "--secret", "A")[0] == 1
+    before(tmp_path, 2)
+    with (tmp_path / "run/run_script.sh").open("a") as script:
+        script.write("# mine\n")
+    if not refusal:
+        monkeypatch.delenv("A")
+    fake.script("sbatch", refusal or "exit 1")
+    code, _, errors = call("rerun", "run")
+    assert code and ("QOSMaxSubmitJobPerUserLimit" in errors or "A is not set" in errors), errors
+    assert (tmp_path / "run/run_script.sh").read_text().endswith("# mine\n") and not (tmp_path / "run/.secrets").exists()
+    monkeypatch.setenv("A", "x")
+    fake.script("sbatch", "")
+    assert call("rerun", "run")[1].startswith("kit: submitted job 1001")
+
+
+def test_a_run_that_was_never_submitted_stays_where_the_user_has_edited_it(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(submit, "SETTLE_S", 0)
+    fake.script("sbatch", "exit 137")
+    assert call("submit", "train.py", "--output", "run")[0] == 1
+    (tmp_path / "run/env.sh").write_text("# mine\n")
+    assert call("cancel", "run")[2] == f"kit: {tmp_path}/run stays: you have edited env.sh\n"
+    assert (tmp_path / "run/env.sh").read_text() == "# mine\n" and (tmp_path / "run/run_script.sh").exists()
+    assert call("cancel", "run")[1] == "kit: train (not submitted) has ended: CANCELLED\n"
 
 
 def test_what_the_user_put_into_a_run_that_was_never_submitted_stays_and_the_run_is_over(fake: ScriptedSlurm, call, tmp_path: Path, monkeypatch) -> None:
@@ -889,6 +934,29 @@ def test_a_job_that_a_user_submitted_in_a_run_directory_whose_end_is_noted_is_th
     assert call("status", word)[1].splitlines()[1].startswith("1009  train  RUNNING")
     assert call("cancel", word)[1] == "kit: train (1009) is being cancelled\n"
     assert fake.calls("scancel") == ["scancel 1009"]
+
+
+@pytest.mark.parametrize("its_state", ["PENDING", "RUNNING"])
+@pytest.mark.parametrize("task", ["", "_1"])
+def test_the_id_of_a_job_that_is_over_never_means_one_that_a_user_submitted_after_it(
+    task: str, its_state: str, fake: ScriptedSlurm, call, tmp_path: Path
+) -> None:
+    """No command has noted its end yet; the later job is none of those that go on for another."""
+    call("submit", "train.py", "--output", "run", *(["--array", "1,3"] if task else []))
+    for each in ("_1", "_3") if task else ("",):
+        event_lines.add(tmp_path / f"run/log/1001{each}", "batch", "node_refused", node="n1", cause="mount-missing", problem="no /data", fix="mount it")
+        event_lines.add(tmp_path / f"run/log/1001{each}", "batch", "ends", node="n1", code=1)
+    (tmp_path / "slurm/jobs").write_text("")
+    fake.put(f"1009{task}", its_state, tmp_path / "run")
+    for word in dict.fromkeys(["1001", f"1001{task}"]):
+        assert call("cancel", word)[1] == f"kit: train ({word}) has ended: FAILED\n"
+        assert call("stop", word)[0] and not list((tmp_path / "run/log").rglob("request"))
+    assert fake.calls("scancel") == []
+    assert call("status", "1001")[1].splitlines()[1].startswith("1001  train  FAILED")
+    assert [(run.id, run.state) for run in history.runs()] == [("1001", "FAILED")]
+    if its_state == "RUNNING":
+        begun(tmp_path / "run/log", f"1009{task}")
+        assert call("cancel", "train")[1] == "kit: train (1009) is being cancelled\n"
 
 
 def test_a_job_that_a_user_submitted_again_is_shown_to_its_end_where_no_run_is_named(fake: ScriptedSlurm, call, tmp_path: Path) -> None:

@@ -150,14 +150,16 @@ def say_sharing(plan: Plan, run: Path) -> None:
         messages.note(f"the group {sharing.group(run)} may read its logs and run.json{can}")
 
 
-def hand_to_slurm(plan: Plan, run: Path, options: list[str], answer: Answer) -> None:
-    """Submit a run directory; where Slurm refuses it, nothing of it is kept."""
+def hand_to_slurm(
+    plan: Plan, run: Path, options: list[str], answer: Answer, before: Optional[Run] = None
+) -> None:
+    """Submit a run directory; where Slurm refuses it, one that was not noted before is removed."""
     say_sharing(plan, run)
 
     def say(noted: Run) -> None:
         answer.give(noted, f"submitted job {noted.id}", of_code(plan))
 
-    submitted = submitting.submit(plan, run, options, say)
+    submitted = submitting.submit(plan, run, options, say, before)
     following.see_off(submitted, follow_it=answer.follow_it)
 
 
@@ -176,7 +178,7 @@ def finish(plan: Plan, run: Run, answer: Answer) -> None:
     folder = Path(run.folder)
     secret_file.forget(folder)
     options = list(run_dir.load(folder).get("sbatch_options", ()))
-    hand_to_slurm(plan, folder, options, answer)
+    hand_to_slurm(plan, folder, options, answer, before=run)
 
 
 def run_here(plan: Plan, task: Optional[int] = None) -> None:

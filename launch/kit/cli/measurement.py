@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ def _show_what_there_is(plan: Plan, shown: Shown, error: BaseException) -> None:
 
 
 def _run(plan: Plan) -> history.Run:
-    return lookup.find(plan.layout.run_dir)
+    """Return the run that was started; the same command may have submitted it before."""
+    folder = plan.layout.run_dir
+    return lookup.find(folder if os.path.isdir(folder) else plan.layout.name)
 
 
 def _is_without_slurm() -> bool:

@@ -50,7 +50,7 @@ def _task_of_id(word: str) -> Optional[tuple[Run, int]]:
     for run in lookup.with_job(match[1], arrays, noted):
         is_there = os.path.isdir(run.paths.job(word).logs)
         if is_there and job_chain.last_job(run.paths, f"{run.id}_{number}") == word:
-            return lookup.of_own_job(run), number
+            return lookup.of_own_job(run, number), number
         if found := lookup.of_job(match[1], run, noted):  # where the task has not begun, too
             return found, number
     return None

@@ -45,7 +45,8 @@ class Run:
     is_shell: bool = False  # of `kit shell`, not of a program
     is_foreign: bool = False  # a copy, or from another cluster; the history holds none
     call: str = ""  # the number of the laptop's command that made it, by KIT_CALL
-    # A job of the folder that may not be its last: it is not noted, and its end costs no secrets.
+    # A job of the folder that may not be its last: then it is not noted, and its end costs no
+    # secrets.
     is_earlier_job: bool = False
 
     def __str__(self) -> str:
@@ -119,14 +120,20 @@ def add(run: Run) -> None:
     Another user's run is not noted: its record may name any job as its own, and may change. A copy
     is not, so that nobody takes it for the last run. A full disk is no reason to fail: report it.
     """
-    if run.is_foreign or run.is_earlier_job or not sharing.is_own(run.folder):
+    if run.is_foreign or not (sharing.is_own(run.folder) and _is_last(run)):
         return
     try:
-        json_lines.append(notes.history(), asdict(run))
+        json_lines.append(notes.history(), asdict(replace(run, is_earlier_job=False)))
     except OSError as error:
         problem = f"the run could not be noted in {notes.history()} ({error.strerror})"
         fix = f"to find it again: kit status {run.folder}"
         tell(f"kit: {problem}; {fix}")
+
+
+def _is_last(run: Run) -> bool:
+    """Return whether no later job of its folder is noted."""
+    last = in_folder(run.folder) if run.is_earlier_job else run
+    return last is not None and (last.id, last.created_s) == (run.id, run.created_s)
 
 
 def new(folder: Path, plan: Plan, job_id: str, **facts: Any) -> Run:
@@ -143,7 +150,7 @@ def new(folder: Path, plan: Plan, job_id: str, **facts: Any) -> Run:
 def ended(run: Run, state: str, why: str = "", elapsed_s: Optional[float] = None) -> Run:
     """Note how a run ended, and return it with that. `elapsed_s` is Slurm's, where it says so."""
     # The job's script removed its secrets, unless it was killed; nobody looks at this run again.
-    if not run.is_earlier_job:  # another job of this folder may still need them
+    if _is_last(run):  # a later job of this folder may still need them
         secret_file.forget(Path(run.folder))
     used = measure(run, [run], elapsed_s) if run.id and not run.array else run.usage
     run = replace(run, state=state, why=why, usage=used)
@@ -289,9 +296,3 @@ def _recorded_s(text: str) -> float:
     with suppress(ValueError, OverflowError):
         return max(0.0, datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp())
     return 0.0
-
-
-def other_host(run: Run) -> str:
-    """Return the machine that a run was submitted on, if not this one; its Slurm may differ."""
-    host = run_dir.read_record(Path(run.folder)).get("host", "")
-    return host if host != os.uname().nodename else ""

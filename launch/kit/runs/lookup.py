@@ -13,6 +13,7 @@ from kit.base.errors import UsageError, did_you_mean
 from kit.runs import history, job_chain, job_status, run_dir, run_record, sharing, submit
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
+from kit.slurm import task_numbers
 
 MOST = 5  # runs to name
 
@@ -72,10 +73,18 @@ def with_job(
     return filter(_is_there, sorted(newest, key=is_other))
 
 
-def of_own_job(run: Run) -> Run:
-    """Return the run under its own id: where its end is noted, no later job of its folder."""
+def of_own_job(run: Run, number: Optional[int] = None) -> Run:
+    """Return the run under its own id; no later job of its folder, where this one is over.
+
+    Of an array, `number` is the task that is meant; without one, all of its tasks are.
+    """
     found = history.current(run)
-    return replace(found, is_earlier_job=bool(found.state and not found.local))
+    jobs = [found]
+    if found.array:
+        numbers = task_numbers.numbers(found.array) if number is None else [number]
+        jobs = [replace(found, id=f"{found.id}_{each}") for each in numbers]
+    is_over = found.state or all(job_status.by_log(job)[0] for job in jobs)
+    return replace(found, is_earlier_job=bool(is_over and not found.local))
 
 
 def of_job(number: str, run: Run, noted: Mapping[tuple[str, float], Run]) -> Optional[Run]:

@@ -252,6 +252,12 @@ def recorded_plan(run: Path) -> Plan:
     return run_record.plan_of(read_record(run))
 
 
+def other_host(run: Path) -> str:
+    """Return the machine that a run was submitted on, if not this one; its Slurm may differ."""
+    host = read_record(run).get("host", "")
+    return host if host != os.uname().nodename else ""
+
+
 def _content(run: Path) -> dict[str, Any]:
     try:
         return safe_read.mapping(RunPaths(run).record)

@@ -130,7 +130,7 @@ def _lost(status: Status, own: str) -> Status:
         if own:
             detail = f"a job of the cluster {run.cluster}, and this is {own}: ask there"
         return _unknown(status, detail)
-    if not run.cluster and (host := history.other_host(run)):
+    if not run.cluster and (host := run_dir.other_host(run.paths.folder)):
         detail = f"it was submitted on {host}, where Slurm did not name its cluster: ask there"
         return _unknown(status, detail)
     if run.paths.secrets.is_dir():

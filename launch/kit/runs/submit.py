@@ -19,7 +19,7 @@ from kit.base import formats, signals
 from kit.base.errors import KitError, warn
 from kit.plan.plan import Plan, RankProgram
 from kit.plan.run_paths import RunPaths
-from kit.runs import history, local_disk, local_processes, run_dir, run_record, secret_file
+from kit.runs import history, local_disk, local_processes, run_dir, run_record, secret_file, sums
 from kit.runs.history import Run
 from kit.runs.run_record import RunRecord
 
@@ -60,15 +60,22 @@ def estimate(plan: Plan, options: Sequence[str] = ()) -> str:
         return slurm.test_only(RunPaths(run).script, options)
 
 
-def submit(plan: Plan, run: Path, options: list[str], say: Callable[[Run], None]) -> Run:
+def submit(
+    plan: Plan,
+    run: Path,
+    options: list[str],
+    say: Callable[[Run], None],
+    before: Optional[Run] = None,
+) -> Run:
     """Return the run with its job.
 
     Raise slurm.Unsure if Slurm may have the job: the run is kept then. After any other error it is
-    removed.
+    removed, unless it was noted `before` this call: then the user may have edited it, and it stays
+    as it was noted.
 
     A signal to kit is acted on when the job is noted and `say` has been called.
     """
-    is_asked = False
+    may_have_job = False
     try:
         if warning := local_disk.warning(run):
             warn(warning)
@@ -78,28 +85,33 @@ def submit(plan: Plan, run: Path, options: list[str], say: Callable[[Run], None]
             noted = replace(noted, created_s=time.time())
             history.add(noted)
         with signals.deferred("sbatch has been asked, and its answer is waited for"):
-            is_asked = True
-            noted = arrived(noted, _ask(noted, options))
+            may_have_job = True
+            try:
+                job = _ask(noted, options)
+            except KitError as error:
+                may_have_job = isinstance(error, slurm.Unsure)
+                raise
+            noted = arrived(noted, job)
             say(noted)
     except BaseException:
-        if not is_asked:
+        if not (may_have_job or before):
             run_dir.give_up(run)
-        else:
-            with suppress(OSError, KitError):  # this process may live on, and call submit again
-                run_dir.update(run, {"pid": 0})
+            raise
+        with suppress(OSError, KitError):  # this process may live on, and call submit again
+            run_dir.update(run, {"pid": 0})
+        if before and not may_have_job:
+            secret_file.forget(run)
+            history.add(before)
         raise
     return noted
 
 
 def _ask(noted: Run, options: list[str]) -> slurm.Job:
-    """Return the job that sbatch creates. If it refuses, remove the run."""
+    """Return the job that sbatch creates. Raise slurm.Unsure if Slurm may have it."""
     try:
         return slurm.submit(noted.paths.script, options)
     except slurm.Unsure as unsure:
         return _found(noted, unsure)
-    except KitError:
-        run_dir.give_up(Path(noted.folder))
-        raise
 
 
 def _found(noted: Run, unsure: slurm.Unsure) -> slurm.Job:
@@ -111,7 +123,6 @@ def _found(noted: Run, unsure: slurm.Unsure) -> slurm.Job:
         found = []
     else:
         if not found and isinstance(unsure, slurm.Unknown):
-            run_dir.give_up(Path(noted.folder))
             raise KitError(said.problem, said.fix) from None
     if not found:
         raise slurm.Unsure(
@@ -159,8 +170,10 @@ def settle(run: Run) -> Run:
 
 
 def _is_of_another_cluster(run: Run, cluster: str) -> bool:
+    if not cluster:
+        return bool(run_dir.other_host(run.paths.folder))
     with slurm.at(""):
-        return cluster != slurm.cluster_name() if cluster else bool(history.other_host(run))
+        return cluster != slurm.cluster_name()
 
 
 def _jobs(run: Run, record: RunRecord) -> list[slurm.Job]:
@@ -185,9 +198,9 @@ def _has_sbatch(run: Run) -> bool:
 
 
 def give_up(run: Run) -> Optional[Run]:
-    """Return the run if it was submitted after all; else remove it for good.
+    """Return the run if it was submitted after all; else remove what kit wrote of it.
 
-    Raise slurm.Unsure if that is not known.
+    All of it stays where the user has edited some. Raise slurm.Unsure if that is not known.
     """
     run = settle(replace(run, state="", why=""))
     if run.id:
@@ -196,9 +209,14 @@ def give_up(run: Run) -> Optional[Run]:
         job = f"the job of an earlier submission of {run.name}"
         problem = f"whether Slurm has {job} is not known yet ({run.folder})"
         raise slurm.Unsure(problem, f"in a minute {AGAIN}")
-    run_dir.give_up(Path(run.folder))
-    if os.path.isdir(run.folder):
-        warn(f"kit: {run.folder} stays: there are files in it that kit did not write")
+    folder, why = Path(run.folder), "there are files in it that kit did not write"
+    written = sums.read(folder)
+    if edited := sums.changed(written, sums.find(folder, written)):
+        why = f"you have edited {formats.first(edited, 3)}"
+    else:
+        run_dir.give_up(folder)
+    if folder.is_dir():
+        warn(f"kit: {folder} stays: {why}")
         history.ended(run, "CANCELLED", "it was never submitted")
     return None
 
