@@ -643,6 +643,7 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "export A\nexport B=$B\n./a": {"inherit": ["A", "B"]},
         "export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES\n./a $GPU_DEVICE_ORDINAL": {"inherit": None},
         "PATH=/x:$PATH\n./a": {"host_setup": "PATH=/x:$PATH\n"},
+        "A=8\n: ${A:=4}\nmkdir $A\n./a": {"host_setup": "A=8\nmkdir $A\n"},
         "eval $HOOK\npython t.py": {"command": "t.py", "inherit": ["HOOK"], "host_setup": "eval $HOOK\n"},
         "set -a; . ./.env; set +a\n./a": {"host_setup": "set -a\n. ./.env\nset +a\n"},
         "cd sub || true; make || exit 1; ./a || true": {"workdir": "sub", "host_setup": "make\n", "command": "./a"},
@@ -693,6 +694,7 @@ def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
         "export SCRATCH=$SCRATCH/x\npython t.py": "$SCRATCH of your shell is not there",
         'export FLAGS="$FLAGS -O2"\npython t.py': "$FLAGS of your shell is not there",
         "N=${2:-}\npython t.py $N": "arguments of the batch script",
+        'f() { python t.py ${1:-a}; }\nf "$@"': "arguments of the batch script",
         "python t.py &": "in the background",
         "while true; do srun python t.py; done": "condition",
         "for i in $(seq 3); do srun python t.py $i; done": "kit does not run loops: write their values as a `sweep`",
@@ -1535,6 +1537,10 @@ def test_a_secret_that_the_script_reads_from_a_file_comes_from_the_same_file() -
         "its own value": "OUT=$(echo one); OUT=$OUT/run\nsrun python t.py --out $OUT\n",
         "a value of before": "M=$(echo one)\nC=conf/$M.yaml\nD=$C.d\nM=$(echo two)\nsrun python t.py $C $D $M\n",
         "a default": "n=$(echo 3); n=${NUM:-$n}\nsrun python t.py --n $n\n",
+        "a default for what may be empty": (
+            "N=$SLURM_NO; M=$SLURM_ARRAY_TASK_ID; A=$SLURM_NO; A=${A:-a}; B=$SLURM_NO; : ${B:=b}; C=$(true); : ${C:=c}; export D=$SLURM_NO; D=${D:-$A/d}\n"
+            "srun python t.py ${N:-0} ${M:-1} $A $B $C $D x${N:-$B}\n"
+        ),
         "the first branch of two": 'if [ $SLURM_NNODES -gt 4 ]; then : "${TP:=4}"; else : "${TP:=8}"; fi\nsrun python t.py --tp $TP\n',
         "quotes for the shell of a task": 'if [ -d data ]; then A="--name \'a b\'"; else A=; fi\nsrun bash -c "python t.py $A --c"\n',
         "expansions for the shell of a task": 'if [ -d data ]; then A="--id \\$SLURM_JOB_ID"; fi\nsrun bash -c "python t.py $A"\n',

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Optional, Union
 
 from kit.base import quote
+from kit.config.variables import OWNED
 from kit.importing.fields import bare, braced, escaped
 
 Value = Union[str, list[str]]
@@ -27,6 +28,11 @@ class Hole(NamedTuple):
     names: frozenset[str]  # the variables that it reads
     is_quoted: bool
     hint: Optional[str]  # its value, if the job is submitted as its header says
+
+    @property
+    def is_one(self) -> bool:
+        """Return whether it is always one word, and never empty."""
+        return bool(self.hint is not None or self.source.startswith("$((") or self.names & OWNED)
 
 
 class Holes:
@@ -50,6 +56,11 @@ class Holes:
         """Return the hole that a value is; None where it is more than one, or something else."""
         found = self.holes_of(value) if isinstance(value, str) and len(value) == 1 else []
         return found[0] if found else None
+
+    def may_be_empty(self, text: str) -> bool:
+        """Return whether nothing may be left of a text when the job runs."""
+        holes = self.holes_of(text)
+        return len(holes) == len(text) and not any(hole.is_one for hole in holes)
 
     def names(self, value: Value) -> set[str]:
         """Return the variables that only the job can put into a value."""

@@ -65,6 +65,11 @@ class Reading(AtLines):
     def words(self, call: Node) -> list[str]:
         return [field for word in call["Args"] for field in self.scope.words(word)]
 
+    def leaves_open(self, node: Node, words: list[str]) -> bool:
+        """Return whether the job gives variables of the script their defaults: ${NAME:=default}."""
+        names = bash_tree.names_set(node) & self.scope.values.keys()
+        return bool(names & self.scope.names(words))
+
     def weight_around(self, words: list[str]) -> int:
         """Return how likely a function of the script starts ranks by a command that it is given."""
         function, given = self.functions[words[0]], words[1:]

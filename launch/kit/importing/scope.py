@@ -10,7 +10,6 @@ from typing import Optional
 from kit.base import bash_tree
 from kit.base.bash_tree import Node
 from kit.config.expansion import OF_SHELL
-from kit.config.variables import OWNED
 from kit.importing.fields import Fields, compute
 from kit.importing.holes import HOLE, Holes, Value
 
@@ -224,11 +223,13 @@ class Scope(Holes):
     def _parameter(self, part: Node, fields: Fields, quoted: bool) -> None:
         source = bash_tree.text(part)
         found = _PARAMETER.fullmatch(source)
-        if not found:
+        name = (found[1] or found[2]) if found else ""
+        value = self.values.get(name)
+        if not found or (found[4] and value and self.may_be_empty("".join(value))):
+            if found and found[4] == "=":
+                self.values[name] = self.hole(source, bash_tree.names_used(part))
             self._unknown(part, fields, quoted)
             return
-        name = found[1] or found[2]
-        value = self.values.get(name)
         self.reads.add(name)
         is_argument = "#" not in self.values and not name.isidentifier()  # of the batch script
         is_of_node = bool(PATH_LIKE.fullmatch(name))
@@ -260,8 +261,7 @@ class Scope(Holes):
 
         def fill(found: re.Match[str]) -> str:
             (hole,) = self.holes_of(found.group())
-            is_one = hole.hint is not None or hole.source.startswith("$((") or hole.names & OWNED
-            if is_one or hole.source[:1] not in ("$", "`"):
+            if hole.is_one or hole.source[:1] not in ("$", "`"):
                 return found.group()
             return self.hole(hole.source, hole.names, quoted=quoted)
 

@@ -125,7 +125,7 @@ class Reader(Reading):
         elif name == "eval" and self.scope.only_hole("".join(words[1:])):
             other_commands.read(self, node, words)
             self.candidate(0, words, node)
-        elif name == ":" and self.scope.defaults:
+        elif name == ":" and (self.scope.defaults or self.leaves_open(node, words)):
             self.variables.keep_defaults(self.item(DEFINE, node))
         elif words[0] in self.functions:
             self._call_function(node, words)
