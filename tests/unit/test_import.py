@@ -20,8 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.base import assets, bash_tree
 from kit.base.errors import KitError, Problems, UsageError
-from kit.config import job_file, sbatch_options
+from kit.config import command, job_file, sbatch_options
 from kit.config.variables import OWNED
+from kit.config.yaml_source import Located
 from kit.importing import getopt, header, importer
 from kit.importing.draft import CARRIED, DECIDE, LEFT_OUT, Draft
 from kit.importing.importer import Imported
@@ -685,6 +686,9 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
 def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:
     found = keys(f"{line}\n")
     assert {key: found.get(key) for key in job} == job
+    words, problems = found.get("command", "./a"), Problems()
+    command.parse(Located([Located(word, "") for word in words] if isinstance(words, list) else words, "job.yaml:1"), problems)
+    assert problems.found == []
 
 
 @pytest.mark.parametrize(

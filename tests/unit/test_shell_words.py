@@ -18,6 +18,7 @@ GOOD: list[tuple[Any, list[str]]] = [
     ("python -c 'import os\nprint(1); print(2)'", ["python", "-c", "import os\nprint(1); print(2)"]),
     ("bash -c 'cd src && exec python t.py --rank $RANK'", ["bash", "-c", "cd src && exec python t.py --rank $RANK"]),
     (["train.py", "a;b", "*", "# c", "d\ne"], ["train.py", "a;b", "*", "# c", "d\ne"]),
+    ("conda run -n x python train.py", ["conda", "run", "-n", "x", "python", "train.py"]),
     ("train.py a~/b ~user", ["train.py", "a~/b", "~user"]),
     ("train.py --mot l’eau 5” '“a” = “b”'", ["train.py", "--mot", "l’eau", "5”", "“a” = “b”"]),
 ]
@@ -33,6 +34,7 @@ REFUSED = {
     "module load cuda": "starts with module",
     "source env.sh": "starts with source",
     "cd src": "starts with cd",
+    "conda activate x": "starts with conda",
     "train.py # a note": "the comment '# a note'",
     "train.py --rank $NODE_RANK": "'$NODE_RANK'",
     'train.py "a ${X:-1} b"': "'${X:-1}'",

@@ -34,7 +34,7 @@ def refuse_first(words: list[str], where: str, problems: Problems) -> None:
         name, _, value = words[1].partition("=")
         problem = "the command starts with export, which only a shell knows"
         problems.add(where, problem, f"write it under `env: {{{name}: {value or '...'}}}`")
-    elif words[0] in _BUILTINS:
+    elif words[0] in _BUILTINS and words[:2] != ["conda", "run"]:
         problems.add(where, f"the command starts with {words[0]}, which only a shell knows", SETUP)
 
 
