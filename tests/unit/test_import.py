@@ -681,6 +681,9 @@ def test_a_number_of_tasks_that_nodes_cannot_share_is_a_question() -> None:
         "which nvcc && export A=1\n./a": {"host_setup": "if which nvcc; then export A=1; fi\n", "env": None},
         "export $(grep -v '#' .env | xargs)\n./a": {"host_setup": "export $(grep -v '#' .env | xargs)\n"},
         "f() { cp a b; }\nexport -f f\n./a": {"host_setup": "f() { cp a b; }\nexport -f f\n"},
+        "exec 3>&1 > logs/out.txt 2>&1\nlmp x": {"host_setup": None, "command": "lmp x"},
+        "exec &> >(tee -a out.txt)\n./a": {"host_setup": None},
+        "exec 9>lock; lmp x": {"host_setup": "exec 9>lock\n", "command": "lmp x"},
     }.items(),
 )
 def test_a_command_becomes_keys(line: str, job: dict[str, Any]) -> None:

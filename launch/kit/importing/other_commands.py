@@ -11,9 +11,10 @@ from kit.base.errors import KitError
 from kit.importing import commands, containers, header
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, LIMIT, PREPARE, Item
-from kit.importing.reading import Reading
+from kit.importing.reading import LOGS, Reading
 
 NOT_NEEDED = "nothing of the job depends on it"
+_OF_LOG = re.compile("[12&]?>")  # a redirection of what a command prints
 _AT_THE_END = {"EXIT", "0", "ERR"}
 _PRINTING = commands.PRINTING - {"scontrol"} | {"trap"}
 _OF_SUBMISSION = re.compile(r"dirname|BASH_SOURCE|SLURM_SUBMIT_DIR")
@@ -45,15 +46,18 @@ def read(reader: Reading, node: Node, words: list[str]) -> None:
     elif name in ("cd", "pushd", "popd"):
         _enter(reader, name, words)
     else:
-        _place(reader, item, words)
+        _place(reader, item, words, node)
         is_tunnel = name == "ssh" and any(re.fullmatch("-[A-Za-z]*N[A-Za-z]*", w) for w in words)
-        if name not in commands.KNOWN | {"[", "test"} and not is_tunnel:
+        if name not in commands.KNOWN | {"[", "test"} and not is_tunnel and words != ["exec"]:
             reader.candidate(0, words, node)
 
 
-def _place(reader: Reading, item: Item, words: list[str]) -> None:
+def _place(reader: Reading, item: Item, words: list[str], node: Node) -> None:
     name = os.path.basename(commands.program(words))
-    if name == "unset" and "-f" not in words:
+    redirections = map(bash_tree.text, node.get("Redirs") or [])
+    if words == ["exec"] and any(map(_OF_LOG.match, redirections)):
+        reader.left_out(LOGS)
+    elif name == "unset" and "-f" not in words:
         reader.variables.unset(item, frozenset(filter(str.isidentifier, words[1:])))
     elif name in commands.PREPARING:
         reader.placing.add(item._replace(kind=PREPARE))
