@@ -793,6 +793,20 @@ def test_what_has_no_place_in_a_job_is_a_question(line: str, question: str) -> N
     assert question in "; ".join(questions(f"{line}\n"))
 
 
+def test_a_comment_that_ends_a_command_is_a_question() -> None:
+    """shfmt goes on behind it."""
+    for body in (
+        "srun ./a \\\n --x $N\\\n # --y \\\n --z\n",
+        "if [ -d x ]; then\n export A=1 \\\n B=2 # C=3 \\\n D=4\nfi\n./a\n",
+        "A=1 \\\n B=2 \\\n #C=3\\\n ./a\n",
+    ):
+        (question,) = [entry for entry in convert(body).entries if entry.kind == DECIDE]
+        assert (question.first, question.last) == (4, 4)
+        assert question.reason.startswith("bash ends the command at this comment")
+    for body in ("srun ./a \\\n --x a#b '# c \\\n' \\\n # --y\n", "A=( # c \\\n 1 # d \\\n 2 )\n./a ${A[0]}\n", "./a # b \\\n\n"):
+        assert questions(body) == []
+
+
 @pytest.mark.parametrize(
     "words", ['train.py --out "runs/$SLURM_JOB_ID" "$@"', 'train.py "$@" --out x', "train.py $1 ${2:-} ${3:-0.1} ${@:-a}", 'train.py "${2:-a b}" "$@"']
 )

@@ -24,6 +24,8 @@ _TO_FILL = re.compile(r"<[A-Za-z][\w -]*>")  # of a template
 _NO_NODES = ("Pos", "End", "Comments", "Source", "Lines")  # facts of a node; all else is below it
 # A redirection into a file, not into a device or another stream.
 _WRITES = re.compile(r"[0-9&]*>(?!.*/dev/)(?!&\s*[0-9-])")
+# Behind its last backslash, the line goes on for shfmt.
+_COMMENT = re.compile(r"(?m)(^|\s)#.*\\$")
 
 
 def parse(text: str, where: str, within: Optional[Span] = None) -> list[Node]:
@@ -219,6 +221,21 @@ def has_index(assignment: Node) -> bool:
     """Return whether an assignment names elements of an array: A[1]=x, A=([1]=x)."""
     elements = (assignment.get("Array") or {}).get("Elems") or []
     return any(each.get("Index") for each in (assignment, *elements))
+
+
+def comment_inside(command: Node) -> int:
+    """Return the line of a comment between the words of a command; 0 if there is none.
+
+    bash ends the command there; shfmt does not.
+    """
+    words = [*(command.get("Assigns") or []), *(command.get("Args") or [])]
+    for left, right in zip(words, words[1:]):
+        begin = _end(left, "Offset")
+        found = _COMMENT.search(_between(command, begin, right["Pos"]["Offset"]))
+        if found:
+            lines = found.string.count("\n", 0, found.end())
+            return int(command["Source"].count(b"\n", 0, begin)) + lines + 1
+    return 0
 
 
 def literal(word: Node) -> str:

@@ -25,6 +25,10 @@ _OTHER_SHELLS = re.compile(r"#!.*\b(t?csh|zsh|fish|python[0-9.]*|perl|Rscript|ju
 _SHELLS_OPTIONS = re.compile(
     r"#!\s*\S*?(?:/env (?:-S )?)?(?:ba|k|da)?sh[ \t]+(-\S.*?)[ \t]*$", re.MULTILINE
 )
+_COMMENT = (
+    "bash ends the command at this comment, and the words behind it are another command: see which"
+    " of them the program is to have"
+)
 
 
 class Imported(NamedTuple):
@@ -60,6 +64,8 @@ def convert(text: str, name: str, environment: Mapping[str, str]) -> Imported:
         )
     else:
         statements = bash_tree.parse(text, name)
+        for line in filter(None, map(bash_tree.comment_inside, bash_tree.descend(statements))):
+            draft.decide((line, line), _COMMENT)
         reader = Reader(draft, scope)
         reader.read(statements)
         choice.finish(reader)
