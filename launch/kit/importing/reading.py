@@ -213,6 +213,12 @@ class Reading(AtLines):
         loops = [each for each in bash_tree.descend(node) if each.get("Type") in _LOOPS]
         return self.has_background and any("sleep" in bash_tree.programs(each) for each in loops)
 
+    def ask_folder(self, node: Node) -> None:
+        """Ask about lines that may leave the script in another folder."""
+        if commands.changes_folder(node):
+            way = "see in which folder the program starts: `workdir: DIR`"
+            self.decide(f"this may change the folder: {way}")
+
     def submits(self, node: Node, item: Item) -> bool:
         """Note a condition under which a job is submitted; return whether it is one."""
         is_found = "sbatch" in bash_tree.programs_inside(node)

@@ -167,6 +167,7 @@ class Reader(Reading):
             elif not node.get("Background") and self.waits_for_other(function):
                 self.decide(WAITS)
             else:
+                self.ask_folder(function)
                 self.variables.keep_set(item)
             return
         self.draft.carried(self.placing.functions[name].span, "command")
@@ -278,9 +279,7 @@ class Reader(Reading):
         prepares = programs & commands.PREPARING or "DeclClause" in {
             part.get("Type") for part in bash_tree.descend(node)
         }
-        if commands.changes_folder(node):
-            way = "see in which folder the program starts: `workdir: DIR`"
-            self.decide(f"this may change the folder: {way}")
+        self.ask_folder(node)
         harmless = commands.PRINTING | commands.TESTS | commands.PREPARING | commands.SETTINGS
         if self.submits(node, item):
             return
