@@ -1680,6 +1680,27 @@ def test_only_what_names_the_first_node_is_kits_master(value: str, is_first: boo
     assert ("MASTER_ADDR" in keys(f"X={value}\nsrun ./a $X\n")["script"]) == is_first
 
 
+@pytest.mark.parametrize("first", ["export MASTER_PORT=$(shuf -i 2-9 -n 1)", "PORT=$(shuf -i 2-9 -n 1)", "PORT=$((RANDOM + 1024))\nexport MASTER_PORT=$PORT"])
+def test_one_port_of_a_script_is_the_ranks_and_others_are_the_programs(first: str) -> None:
+    name = "PORT" if first.startswith("PORT") else "MASTER_PORT"
+    line = f"srun torchrun --rdzv_endpoint $(hostname):${name} t.py --rdzv ${name}"
+    job = keys(f"{first}\nS_PORT=$(shuf -i 2-9 -n 1)\n{line} --serve $S_PORT\n")
+    assert job["host_setup"] == "S_PORT=$(shuf -i 2-9 -n 1)\nexport S_PORT\n"
+    assert re.fullmatch(r'python t.py --rdzv ("\$\{MASTER_PORT\}"|\$MASTER_PORT) --serve \$S_PORT\n', job["script"])
+    if name == "MASTER_PORT":
+        assert keys(f"S_PORT=$(shuf -n 1 x)\n{first}\nsrun ./a $S_PORT\n")["script"] == "./a $S_PORT\n"
+
+
+@pytest.mark.parametrize(
+    ("use", "is_name"), {"logs/$H": True, "run-${H}": True, "${H}_run": True, "http://$H:80/v1": False, "$H": False, "h=$H": False}.items()
+)
+def test_the_name_of_a_host_in_a_path_is_no_address(use: str, is_name: bool) -> None:
+    job = keys(f"H=$(hostname)\nsrun ./a {use}\n")
+    assert (job.get("host_setup"), "MASTER_ADDR" in job["script"]) == (("H=$(hostname)\nexport H\n", False) if is_name else (None, True))
+    asked = ["each task would get a $H of its own: write the value"] if is_name else []
+    assert questions(f"H=$(hostname)\napptainer exec i.sif ./a {use}\n") == asked
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -42,6 +42,7 @@ class Assignments:
         self.exported = set("PATH LD_LIBRARY_PATH PYTHONPATH LD_PRELOAD TMPDIR LANG".split())
         self.node_lists: set[str] = set()  # variables with the names of nodes
         self.addresses: set[str] = set()  # variables with the first node's
+        self.port = ""  # the variable with the port at which the ranks meet
         self.bare_secrets: dict[str, Span] = {}  # not exported
 
     def keep(self, item: Item, name: str, value: Optional[Value], *, exported: bool) -> None:
@@ -203,13 +204,28 @@ class Assignments:
         hole = self.scope.only_hole(text)
         whole = hole.source if hole and not _MANY.search(behind) else ""
         computes = bool(COMPUTED.search(behind) or re.search(r"\$\(\(.*RANDOM", behind))
-        if _PORT.search(name) and (computes or whole == "${MASTER_PORT}"):
+        if _PORT.search(name) and whole == "${MASTER_PORT}":
+            return "MASTER_PORT"
+        if _PORT.search(name) and computes and self._is_of_ranks(name):
+            self.port = name
             return "MASTER_PORT"
         is_first = _FIRST.search(behind) and self._lists_nodes(item)
-        if whole and (is_first or item.uses & self.addresses or _HOST.search(behind)):
+        is_host = _HOST.search(behind) and not self._is_of_path(name)
+        if whole and (is_first or item.uses & self.addresses or is_host):
             self.addresses.add(name)
             return "MASTER_ADDR"
         return ""
+
+    def _is_of_ranks(self, name: str) -> bool:
+        """Return whether the ranks meet at a port, of which a script may compute several."""
+        own = [line for line in self.draft.lines if re.search(r"\bMASTER_PORT=", line)]
+        is_own = all(re.search(rf"\b{name}\b", line) for line in own)
+        return is_own and self.port in ("", name)
+
+    def _is_of_path(self, name: str) -> bool:
+        """Return whether the script writes a variable into paths or other names."""
+        use = rf"\$\{{?{name}\b"
+        return bool(re.search(rf"(?<!/)[/._-]{use}|{use}\}}?[/_-]", "\n".join(self.draft.lines)))
 
     def drop_unread_secrets(self, command: str) -> None:
         """Take secrets out that the program cannot read, and no line of the job names."""
