@@ -1105,6 +1105,46 @@ def test_the_cause_is_what_nccl_warned_of_where_the_exception_does_not_say(warni
     assert found.cause == cause and found.line.endswith(line) and f"cause: {error[:60]}" in str(found), str(found)
 
 
+@pytest.mark.parametrize(
+    ("warning", "cause"),
+    [
+        ("The NVIDIA driver on your system is too old (found version 11040).", "driver-too-old"),
+        ("Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non supported HW", "driver-too-old"),
+        ("Found no NVIDIA driver on your system.", "no-driver"),
+    ],
+)
+def test_the_cause_is_what_torch_warned_of_where_it_counts_no_gpus(warning: str, cause: str, tmp_path: Path) -> None:
+    text = f"/venv/torch/cuda/__init__.py:129: UserWarning: CUDA initialization: {warning}\n  return torch._C._cuda_getDeviceCount() > 0\n"
+    text += traceback("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!")
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == cause, str(found)
+
+
+def test_the_signal_that_ended_a_worker_says_more_than_that_it_ended(tmp_path: Path) -> None:
+    """torch raises both where the main process waits for a batch."""
+    error = traceback("RuntimeError: DataLoader worker (pid 71) is killed by signal: Segmentation fault. ", "return self._poll(timeout)")
+    text = f"{error}\nThe above exception was the direct cause of the following exception:\n\n"
+    text += traceback("RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly")
+    found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
+    assert found.cause == "segfault" and "Segmentation fault" in found.line, str(found)
+    text = text.replace("RuntimeError: DataLoader worker (pid 71) is killed by signal: Segmentation fault. ", "_queue.Empty")
+    found = report.why(str(run_directory(tmp_path / "other", {0: (text, "1 node1 0\n")})))
+    assert found.cause == "worker-died" and found.line.endswith("exited unexpectedly"), str(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Error while creating shared memory segment /dev/shm/nccl-ab (size 9637888), error: No space left on device (28)",
+        "node1:12:34 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-a1B2 to 9637892 bytes",
+    ],
+)
+def test_where_nccl_finds_the_shared_memory_full_the_fix_is_not_about_the_data_loader(line: str, tmp_path: Path) -> None:
+    error = "torch.distributed.DistBackendError: NCCL error in: x.cpp:3356, unhandled system error\nncclSystemError: System call failed.\nLast error:"
+    found = report.why(str(run_directory(tmp_path / "run", {0: (traceback(f"{error}\n{line}"), "1 node1 0\n")})))
+    assert found.cause == "small-shm" and "NCCL_SHM_DISABLE=1" in found.fix and "num_workers" not in found.fix, str(found)
+
+
 def test_what_nccl_warned_of_long_before_is_not_the_cause(tmp_path: Path) -> None:
     warned = "node1:71:71 [0] nccl_ofi_net_init:171 NCCL WARN NET/OFI aws-ofi-nccl initialization failed\n"
     error = traceback("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")

@@ -131,6 +131,9 @@ def _as_log_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
     elif name == "rendezvous-timeout" and raised:
         said = [word for word in words if word.cause.name == "name-unknown"]
         said = [word for word in said if f"({word.groups['sought']}," in raised.text]
+    elif name == "no-driver":  # torch only warned why it counts no GPUs
+        said = [word for word in words if "CUDA initialization: " in word.line]
+        said = [word for word in said if word.cause.name != name]
     elif name in _OF_NCCL and raised:
         begin = log.last_words(raised.begin)
         said = [word for word in words if word.index >= begin and "NCCL WARN " in word.line]
@@ -195,7 +198,8 @@ def _read_log(log: Log) -> Findings:
 def _explain(log: Log, end: End) -> Finding:
     """Return the exception that ended a rank, with the cause that knows its type and message.
 
-    Of a chain it is the weightiest that is known, else the last.
+    Of a chain it is the weightiest that is known, else the last. That a worker has ended says less
+    than how it did.
     """
     # What clean-up met after the rank's own failure, or after others were gone, explains nothing.
     chain = tuple(raised for raised in end.chain if not raised.is_gone)
@@ -207,7 +211,11 @@ def _explain(log: Log, end: End) -> Finding:
     # Where its first line only announces what the next one says, that one shows it.
     index = chain[-1].index + bool(re.match(r".*: *\n\s*\w", chain[-1].text))
     unknown = Finding(CAUSE_NAMED["exception"], log, index, {}, chain[-1])
-    return min(known, key=lambda finding: finding.weight, default=unknown)
+
+    def order(finding: Finding) -> tuple[int, bool]:
+        return finding.weight, finding.cause.name == "worker-died"
+
+    return min(known, key=order, default=unknown)
 
 
 def _deduplicate(findings: list[Finding], before: list[Finding]) -> list[Finding]:
