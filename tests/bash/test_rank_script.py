@@ -180,6 +180,17 @@ def test_whoever_handles_the_signal_gets_it_once(program: str, tmp_path: Path, t
     assert commands(tag) == []
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("asked", "code"), [(True, 75), (False, 138)])
+def test_a_program_that_has_stopped_as_it_gets_the_signal_has_not_failed(asked: bool, code: int, way: str, tmp_path: Path, tag: str) -> None:
+    """Python no longer handles it in its last moments: that comes between kit's look and the signal, as the program here has it."""
+    if asked:
+        (tmp_path / "ask").touch()
+    process = start(tmp_path, way, "kill -USR1 $$", tag, KIT_CHECKPOINT_FILE=str(tmp_path / "ask"))
+    assert process.wait(60) == code
+    assert [event["code"] for event in event_lines.read(tmp_path, "rank_ended")] == [code]
+
+
 @pytest.mark.parametrize(
     ("said", "code"),
     [

@@ -70,10 +70,13 @@ asking::handles() {
   [[ -f "${kit_text}" ]] && grep -qs USR1 -- "${kit_text}"
 }
 
-# asking::has_stopped - whether the ranks that the program of a node has started ended with 75, as the end of its log has it, and
-# none failed: torchrun, Accelerate and torch.multiprocessing end with 1 for every code. Those with -15 torchrun ended after the first.
+# asking::has_stopped - whether the program stopped for a checkpoint though it did not end with 75. Python handles no signal in its last
+# moments, after which SIGUSR1 may come: 138. Of the ranks that the program of a node has started, the end of its log has the codes, and none
+# failed: torchrun, Accelerate and torch.multiprocessing end with 1 for every code. Those with -15 torchrun ended after the first.
 asking::has_stopped() {
-  [[ "${KIT_LOGGED:-}" == node && -e "${KIT_CHECKPOINT_FILE}" ]] || return 1
+  [[ -e "${KIT_CHECKPOINT_FILE}" ]] || return 1
+  ((kit_code != 138)) || return 0
+  ((kit_code == 1)) && [[ "${KIT_LOGGED:-}" == node ]] || return 1
   rank::flush
   local kit_codes kit_end
   kit_end="$(tail -n 200 -- "${kit_log}" | tr -d '\0')" || true

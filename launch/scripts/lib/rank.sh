@@ -32,7 +32,7 @@ rank::run() {
   kit_killed_before=kit_killed
   rank::start "$@"
   exec >&"${kit_console}" 2>&1 # the last lines go through while the end is noted
-  ((kit_code != 1)) || [[ -z "${KIT_CHECKPOINT_FILE:-}" ]] || ! asking::has_stopped || kit_code=75
+  [[ -z "${KIT_CHECKPOINT_FILE:-}" ]] || ! asking::has_stopped || kit_code=75
   if ((kit_code == 137)) && [[ -z "${kit_stopped}" ]]; then
     rank::count_killed
     ((kit_killed == kit_killed_before)) || event::note out_of_memory rank "${RANK}" problem "while rank ${RANK} ran, the kernel killed a process since memory had run out"
