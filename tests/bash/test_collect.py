@@ -182,14 +182,15 @@ def test_what_a_job_has_prepared_at_that_moment_and_not_yet_started_stays(kit, s
 
 
 def test_compile_caches_go_unless_a_process_could_write_to_them_or_a_job_fills_them(kit, scratch: Scratch, tag: str) -> None:
-    for name in ("kit-cache-old-GPU", "kit-cache-used-GPU", "kit-cache-used-GPU-2", ".kit-cache-filled-GPU.unfinished", "mine"):
+    used = f"kit-cache-{tag[:8]}-GPU"  # a name that no other process has
+    for name in ("kit-cache-old-GPU", used, f"{used}-2", ".kit-cache-filled-GPU.unfinished", "mine"):
         scratch.cache(name, days=8)
     scratch.cache("kit-cache-young-GPU", days=2)
-    process = subprocess.Popen(["sleep", "60"], env={**os.environ, TAG: tag, "TRITON_CACHE_DIR": f"{scratch.caches}/kit-cache-used-GPU/triton"})
+    process = subprocess.Popen(["sleep", "60"], env={**os.environ, TAG: tag, "TRITON_CACHE_DIR": f"{scratch.caches}/{used}/triton"})
     with (scratch.caches / ".kit-cache-filled-GPU.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         collect(kit, "--yes")
-    assert scratch.left() == {"kit-cache-used-GPU", ".kit-cache-filled-GPU.unfinished", "mine", "kit-cache-young-GPU"}
+    assert scratch.left() == {used, ".kit-cache-filled-GPU.unfinished", "mine", "kit-cache-young-GPU"}
     process.kill()
     process.wait()
     collect(kit, "--yes")

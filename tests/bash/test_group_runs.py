@@ -25,8 +25,8 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap makes the users"),
 ]
 
-TEAM = 2100
-USERS = {"ada": 2001, "bob": 2002, "eve": 2003}  # ada and bob are of the team
+TEAM = 100_000 + os.getpid() % 100_000 * 10  # no other run of the tests has processes of these numbers
+USERS = {"ada": TEAM + 1, "bob": TEAM + 2, "eve": TEAM + 3}  # ada and bob are of the team
 COUNTS = """\
 trap 'asked=yes' USR1
 asked='' step=0

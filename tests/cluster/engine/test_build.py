@@ -30,6 +30,8 @@ WORKDIR /opt/work
 ENTRYPOINT ["sh", "/opt/hello.sh"]
 CMD ["nobody"]
 """
+# Another run of the tests may have the same engine, and would remove an image that is its own as well.
+DOCKERFILE += f"ENV RUN_OF_TESTS={os.getpid()}\n"
 
 
 @pytest.fixture

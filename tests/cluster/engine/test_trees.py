@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cluster
 
 ENTRIES = int(os.environ.get("KIT_TREE_ENTRIES", "1000"))
 SEED = int(os.environ.get("KIT_TREE_SEED", str(random.SystemRandom().randrange(10**6))))
-IMAGE = "kit-test/hostile"
+IMAGE = f"kit-test/hostile-{os.getpid()}"  # another run of the tests may have the same engine
 OWN = ("etc/hosts", "etc/hostname", "etc/resolv.conf", "environment", ".run/inside", "etc/environment")  # which docs/images.md says are replaced
 DOCKERFILE = f"FROM kit-test/small\nCOPY own /\nCMD {json.dumps(['sleep', '1000'])}\n"
 
