@@ -11,11 +11,11 @@ set -euo pipefail +o posix +o noclobber && shopt -u failglob # which BASH_ENV or
 [[ "${KIT_HOST_IS_SET_UP:-}" == yes ]] || KIT_SIGNAL='' KIT_NEAR_END=''
 [[ "${1:-batch}" != @(batch|again) ]] || { trap 'KIT_SIGNAL=TERM' TERM && trap 'KIT_NEAR_END=yes' USR1; }
 
-# sbatch runs a copy of this script in a folder of its own; the #SBATCH line --chdir above puts the job here.
+# sbatch runs a copy of this script in a folder of its own; the #SBATCH line --chdir above puts the job here. By hand it may start anywhere.
 KIT_RUN_DIR="${BASH_SOURCE[0]%/*}"
-[[ "${KIT_RUN_DIR}" == /* && -r "${KIT_RUN_DIR}/env.sh" ]] || KIT_RUN_DIR="${PWD}"
-readonly KIT_RUN_DIR
-export KIT_RUN_DIR
+[[ -r "${KIT_RUN_DIR}/env.sh" ]] || KIT_RUN_DIR="${PWD}"
+[[ "${KIT_RUN_DIR}" == /* ]] || KIT_RUN_DIR="$(CDPATH='' cd -- "${KIT_RUN_DIR}" && pwd)"
+declare -rx KIT_RUN_DIR
 cd -- "${KIT_RUN_DIR}" # the user's start-up file (BASH_ENV) may have gone elsewhere
 if [[ ! -r "${KIT_RUN_DIR}/env.sh" ]]; then
   printf 'kit: error: %s: no env.sh in %s\n  fix: %s\n' "${SLURMD_NODENAME:-${HOSTNAME}}" "${KIT_RUN_DIR}" \

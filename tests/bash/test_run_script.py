@@ -248,6 +248,14 @@ def test_a_second_start_in_the_same_allocation_forgets_old_failures(tmp_path: Pa
     assert start(run).returncode == 1 and (run / f"log/{JOB_ID}/attempt3").is_dir()
 
 
+def test_a_start_by_hand_finds_its_run_directory_from_any_folder(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, 'echo "${KIT_LOG_DIR}"')
+    for script, folder in (("run/run_script.sh", tmp_path), ("./run_script.sh", run), ("../run/run_script.sh", run)):
+        done = subprocess.run(["bash", script], cwd=folder, env=slurm(CDPATH=str(tmp_path)), capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, done.stderr
+    assert [found["rank0.out"] for found in (logs(run), logs(run, 2), logs(run, 3))] == [f"{run}/log/{JOB_ID}\n"] * 3
+
+
 @pytest.mark.parametrize("is_by_hand", [True, False])
 def test_a_start_by_hand_notes_the_folder_of_its_allocation(is_by_hand: bool, tmp_path: Path) -> None:
     run = run_dir(tmp_path, "true")
