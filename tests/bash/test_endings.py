@@ -140,6 +140,16 @@ def test_a_cancelled_job_fails_although_its_program_ends_well(tmp_path: Path, ta
     until(lambda: commands(tag) == [])
 
 
+def test_ctrl_c_where_a_person_started_the_job_ends_its_ranks(tmp_path: Path, tag: str) -> None:
+    """The real srun asks at SIGINT whether it is meant, and ends the ranks at SIGTERM."""
+    run = job(tmp_path, f"{READY}trap 'touch ended; exit 143' TERM\ntouch up\n{WAIT}")
+    process = begin(run, **{TAG: tag})
+    until((run / "up").exists, 60)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130
+    assert (run / "ended").exists() and commands(tag) == []
+
+
 @pytest.mark.parametrize("ends", ["exit 0", "exit 143"])
 def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(ends: str, tmp_path: Path, tag: str) -> None:
     run = job(tmp_path, f"touch \"started.${{mode}}\"\ntrap '{ends}' TERM\n{WAIT}")

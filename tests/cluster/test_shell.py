@@ -29,11 +29,11 @@ def kit(cluster: Cluster, place: Path, *arguments: str, check: bool = True, stdi
     return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *arguments, check=check)
 
 
-def typed(cluster: Cluster, place: Path, steps: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`kit ARGUMENTS` in a terminal, on the controller; terminal.py says what steps are."""
+def typed(cluster: Cluster, place: Path, steps: list[str], *arguments: str, program: str = "kit") -> subprocess.CompletedProcess[str]:
+    """`kit ARGUMENTS`, or another program, in a terminal, on the controller; terminal.py says what steps are."""
     (place / "terminal.py").write_text((HERE / "terminal.py").read_text())
     line = 'cd "$1" && shift && exec python3 terminal.py "$@"'
-    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *steps, "--", "kit", *arguments, check=False, timeout=400)
+    return cluster.run("ctl", "bash", "-c", line, "bash", cluster.path(place), *steps, "--", program, *arguments, check=False, timeout=400)
 
 
 def queued(cluster: Cluster) -> str:
@@ -135,6 +135,22 @@ def wrong_requests_are_explained(cluster: Cluster, folder: Path, job: str) -> No
         rf"kit: waits \({waiting}\) is not running: PENDING \(JobHeldUser: .*\)\n  fix: where it is: kit status {waiting}\n", words
     )
     cluster.run("ctl", "scancel", waiting)
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_ctrl_c_ends_the_ranks_of_a_run_that_a_person_started_in_an_allocation(restarts: str, kit_cluster: Cluster, folder: Path) -> None:
+    line = f"render -j 2x1 --max-restarts {restarts} --launcher srun --output run -- bash -c"
+    kit(kit_cluster, folder, *line.split(), "echo up; sleep 300")
+    begun = f"cd {kit_cluster.path(folder)}; (until grep -qs up run/log/*/rank0.out && grep -qs up run/log/*/rank1.out; do sleep 0.1; done; echo be''gun) &"
+    steps = [
+        f"$ =>{begun} bash run/run_script.sh",
+        "begun=>^C",
+        "$ =>echo code $?",
+        "code 130=>while squeue --noheader --steps --me | grep -qF .; do sleep 0.5; done; echo no st''ep",
+    ]
+    done = typed(kit_cluster, folder, [*steps, "no step=>exit 3"], "--nodes", "2", "bash", "--norc", program="salloc")
+    assert done.returncode == 3, done.stdout
+    nothing_left(kit_cluster)
 
 
 def test_who_waits_for_nodes_is_told_why_and_can_give_up(kit_cluster: Cluster, folder: Path) -> None:

@@ -5,8 +5,19 @@
 ending::listen() {
   KIT_GOES_ON='' # whether there is to be another attempt
   trap 'KIT_SIGNAL=TERM' TERM
+  trap ending::interrupt INT
   trap 'ending::leave "$?"' EXIT
   preempt::listen
+}
+
+# ending::interrupt - at Ctrl-C, where a person started this in an allocation: srun takes that for a question, and ends its step at TERM.
+ending::interrupt() {
+  local process
+  for process in $(jobs -p); do
+    kill -TERM "${process}" 2>/dev/null || continue
+    kit::await_end "${process}" 10
+  done
+  exit 130
 }
 
 # ending::leave CODE - the last that this script does, however it ends.
