@@ -279,7 +279,7 @@ def test_srun_gets_one_task_for_every_node_and_what_slurm_must_not_decide(tmp_pa
     facts = ["NNODES=3", "MASTER_ADDR=127.0.0.1", port, f"KIT_LOG_DIR={run}/log/{JOB_ID}"]
     facts += ["KIT_ATTEMPT=1", f"KIT_ATTEMPT_DIR={run}/log/{JOB_ID}", f"KIT_RENDEZVOUS_ID={JOB_ID}.0"]
     facts += ["KIT_ADDRESSES=", "KIT_FINGERPRINT="]
-    for mode, log, options, more in (("prepare", "error", bound, []), ("start", "output", ["--distribution=block:block", *bound], facts)):
+    for mode, log, options, more in (("prepare", "error", bound, []), ("start", "output", ["--job-name=ranks", "--distribution=block:block", *bound], facts)):
         words = (run / f"argv.{mode}").read_text().splitlines()
         of_srun = words.index("bash")
         assert sorted(words[:of_srun]) == sorted([*common, *options, f"--{log}=log/{JOB_ID}/%N.out"])

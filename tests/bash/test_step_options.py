@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running import ended_ranks, ready_nodes, stub
-from test_run_script import run_dir, set_in_env, slurm, start
+from running import SCRIPTS, ended_ranks, ready_nodes, stub
+from test_run_script import logs, run_dir, set_in_env, slurm, start
 
 
 # As the versions of Slurm name a task plug-in, and that there is none.
@@ -85,3 +85,14 @@ def test_what_prepares_a_node_has_the_cpus_of_all_its_ranks(tasks: int, variable
     words = (run / "argv").read_text().splitlines()
     assert words[0] == f"SLURM_CPUS_PER_TASK={cpus}" and "--ntasks-per-node=1" in words
     assert [word for word in words if word.startswith("--cpus-per-task")] == [f"--cpus-per-task={cpus}"] * (cpus != "")
+
+
+def test_the_step_of_the_ranks_has_a_name_by_which_the_next_attempt_finds_it_and_the_ranks_have_the_jobs_name(tmp_path: Path) -> None:
+    run = run_dir(tmp_path, 'echo "${SLURM_JOB_NAME}"', launcher="srun")
+    # As Slurm's srun, which gives its tasks the name of their step for that of the job.
+    names = 'for word in "$@"; do [[ "${word}" != --job-name=* ]] || export SLURM_JOB_NAME="${word#*=}"; done\n'
+    note = '[[ "$*" != *" start "* ]] || printf "%s\\n" "${SLURM_JOB_NAME}" >step\n'
+    stub(tmp_path / "bin", "srun", f'{names}{note}exec {SCRIPTS}/local/srun "$@"\n')
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), SLURM_JOB_NAME="mine"))
+    assert done.returncode == 0, done.stderr
+    assert ((run / "step").read_text(), logs(run)["rank0.out"]) == ("ranks\n", "mine\n")

@@ -35,7 +35,6 @@ beat::begin() {
     exec "${step[@]}" bash "${KIT_RUN_DIR}/lib/pulse.sh" 2>>"${KIT_LOG_DIR}/.beat"
   )
   KIT_BEAT_PID=$!
-  KIT_SRUN_RANKS+=(--job-name=ranks) # by which beat::end_ranks finds its step
   kit::if_there stall::begin
 }
 

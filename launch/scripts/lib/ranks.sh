@@ -11,7 +11,8 @@ ranks::run() {
   event::note ranks_started
   KIT_RANKS_BEGUN_S="${SECONDS}"
   # Where Slurm starts the container, the script starts inside, where the image's variables win over what is exported here: so as arguments.
-  "${KIT_SRUN_RANKS[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${KIT_FACTS[@]}" &
+  # srun gives its tasks the name of their step for that of the job.
+  "${KIT_SRUN_RANKS[@]}" bash "${KIT_RUN_DIR}/run_script.sh" start "${KIT_FACTS[@]}" ${SLURM_JOB_NAME:+"SLURM_JOB_NAME=${SLURM_JOB_NAME}"} &
   local -r srun_pid=$!
   while :; do
     rc=0

@@ -59,6 +59,7 @@ step::beside() {
 step::choose_ranks_options() {
   KIT_SRUN_RANKS=(
     "${KIT_SRUN[@]}"
+    --job-name=ranks # by which again::running finds the step
     --ntasks="$((NNODES * KIT_TASKS_PER_NODE))"
     --ntasks-per-node="${KIT_TASKS_PER_NODE}"
     --distribution=block:block # ranks follow the nodes, and on a node the sockets: Slurm's default deals them out in turn
