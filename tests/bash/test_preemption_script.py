@@ -354,6 +354,16 @@ def test_a_job_that_was_asked_to_stop_before_it_listened_stops(tmp_path: Path) -
     assert done.stderr.splitlines()[-1] == "kit: local0: no rank has started, progress: -; the job ends, as was asked for"
 
 
+def test_a_request_that_comes_just_before_the_script_waits_for_its_ranks_is_not_lost(tmp_path: Path) -> None:
+    program = "trap 'exit 75' USR1; for ((i = 0; i < 600; i++)); do sleep 0.1; done"
+    run = run_dir(tmp_path, program, launcher="srun", on_preempt="checkpoint")
+    requeue(tmp_path)
+    events_sh = run / "lib/events.sh"
+    events_sh.write_text(events_sh.read_text().replace("\nevent::note() {\n", '\nevent::note() {\n  [[ "$1" != ranks_started ]] || kill -USR1 $$\n', 1))
+    done = start(run, env=slurm(folders=(tmp_path / "bin",), KIT_LOOPBACK=""))
+    assert done.returncode == AGAIN, done.stderr
+
+
 def test_a_program_that_goes_on_is_asked_again_near_the_time_limit(tmp_path: Path) -> None:
     """Somebody asked for a checkpoint hours before; the program wrote it, and went on."""
     program = "trap 'echo asked' USR1; echo up; until [[ -e go ]]; do sleep 0.1; done; exit 75"

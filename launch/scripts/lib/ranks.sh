@@ -3,7 +3,7 @@
 # ranks::run - returns when all ranks have ended well, and else ends the job with the code of the rank that failed first.
 ranks::run() {
   local ending='' rc
-  local -a wait=(wait)
+  local -a wait=(ranks::wait)
   step::choose_ranks_options
   [[ -z "${KIT_LEAST_NODES:-}" ]] || { beat::begin && wait=(beat::wait); }
   [[ -z "${KIT_SIGNAL}" ]] || ending::after_signal 143 # it came before there was anything to end
@@ -26,6 +26,12 @@ ranks::run() {
   [[ -z "${KIT_LEAST_NODES:-}" ]] || beat::end
   [[ -z "${ending}" ]] || exit "$((rc > 0 ? rc : 143))"
   ((rc == 0)) || ending::explain_failure "${rc}"
+}
+
+# ranks::wait SRUN_PID - as `wait`, which returns for a signal only if it comes meanwhile.
+ranks::wait() {
+  [[ -z "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || return 143
+  wait "$1"
 }
 
 # ranks::check_ends - srun's 0 alone is not believed: each rank that began has to have noted its end, and one at least of each
