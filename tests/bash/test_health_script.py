@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import SCRIPTS, as_ordinary_user, bash, environment, stub
+from running import SCRIPTS, TAG, as_ordinary_user, bash, commands, environment, stub
 from test_run_script import JOB_ID, logs, patient_with_work, run_dir, slurm, start, wrap_nodes
 
 import event_lines
@@ -53,6 +53,12 @@ def test_a_program_of_the_sites_decides_and_gives_the_reason(text: str, said: st
 def test_a_program_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
     stub(tmp_path / "bin", "timeout", f'[[ "$2" == 20 ]] || exit 9\nexec {shutil.which("timeout")} "$1" 0.2 "${{@:3}}"\n')
     assert problem(tmp_path, program(tmp_path, "exec sleep 60")) == "does not pass site check: no answer within 20 s"
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, ""), (1, "does not pass site check: link 3 is down")])
+def test_what_a_program_leaves_behind_is_not_waited_for(code: int, said: str, tmp_path: Path, tag: str) -> None:
+    assert problem(tmp_path, program(tmp_path, f"sleep 100 & echo link 3 is down; exit {code}"), **{TAG: tag}) == said
+    assert "sleep 100" in commands(tag)
 
 
 def test_a_program_that_is_not_there_is_a_problem_of_the_node(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ health::problem() {
 # health::ask_program - the site's own: it fails where the node cannot work, and says why in its last line.
 health::ask_program() {
   local said rc=0 last
-  said="$(timeout --kill-after=1 "${KIT_ANSWER_S}" "${KIT_HEALTH}" 2>&1 </dev/null)" || rc=$?
+  said="$(kit::hear "$((KIT_ANSWER_S + 2))" timeout --kill-after=1 "${KIT_ANSWER_S}" "${KIT_HEALTH}")" || rc=$?
   ((rc != 0)) || return 0
   last="$(health::last_line < <(printf '%s\n' "${said}"))"
   ((rc != 124 && rc != 137)) || last="no answer within ${KIT_ANSWER_S} s"

@@ -34,6 +34,20 @@ kit::await_end() {
   done
 }
 
+# kit::hear SECONDS COMMAND... - prints what it says, and returns its code; 124 where these are over. Unlike $(...) and `timeout` it waits
+# neither for what the command leaves behind nor for a command that cannot be killed.
+kit::hear() {
+  local kit_out kit_part kit_said='' kit_rc=''
+  # Not a subshell: it would keep open what this shell has put aside of its own output. What sh says of a signal is not the command's.
+  exec {kit_out}< <(exec sh -c '"$@" 2>&1 && set -- 0 || set -- "$?"; printf "\0ended %d\0" "$1"' sh "${@:2}" 2>/dev/null </dev/null)
+  while [[ -z "${kit_rc}" ]] && IFS= read -r -d '' -t "$1" -u "${kit_out}" kit_part; do
+    if [[ "${kit_part}" =~ ^ended\ ([0-9]+)$ ]]; then kit_rc="${BASH_REMATCH[1]}"; else kit_said+="${kit_part}"; fi
+  done
+  exec {kit_out}<&-
+  printf '%s' "${kit_said}"
+  return "${kit_rc:-124}"
+}
+
 # kit::start_again [NODES] - prints the command that starts this job again, without those nodes: of an array this task alone. The values of
 # secrets are gone when a run has ended, and kit alone reads them anew.
 kit::start_again() {
