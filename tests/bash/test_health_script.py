@@ -361,6 +361,23 @@ def test_an_nvidia_smi_that_lists_slowly_is_named_and_asked_no_more(tmp_path: Pa
     assert asked.read_text() == "--list-gpus\n"
 
 
+CANNOT_BE_KILLED = "trap '' TERM; sleep 100"
+
+
+def test_an_nvidia_smi_that_cannot_be_killed_is_named_and_not_waited_for(tmp_path: Path, tag: str) -> None:
+    said = problem(tmp_path, gpus=2, smi=CANNOT_BE_KILLED, KIT_GPUS_TIMEOUT_S="1", **{TAG: tag})
+    assert said == "has an nvidia-smi that has not answered within 1 s"
+    assert "sleep 100" in commands(tag)
+
+
+def test_no_question_to_a_gpu_waits_for_an_nvidia_smi_that_cannot_be_killed(tmp_path: Path, tag: str) -> None:
+    stub(tmp_path / "bin", "nvidia-smi", CANNOT_BE_KILLED)
+    asks = 'readonly() { declare -g "$@"; }\n' + PARTS + "KIT_QUERY_S=1\nhealth::query --query-gpu=index\nhealth::look_at_links\n"
+    done = bash(asks, env=environment(tmp_path / "bin", KIT_RUN_DIR=str(SCRIPTS), **{TAG: tag}))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert commands(tag).count("sleep 100") == 2
+
+
 def test_a_rehearsal_may_have_fewer_gpus(tmp_path: Path) -> None:
     stub(tmp_path / "bin", "nvidia-smi", '[ "$1" != --list-gpus ] || echo "GPU 0: NVIDIA H100 (UUID: GPU-1)"\n')
     run = run_dir(tmp_path, "true", nodes=1, spares=1, health="quick", gpus_per_node=2, bad_nodes=str(tmp_path / "bad"))

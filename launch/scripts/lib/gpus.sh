@@ -16,7 +16,7 @@ gpus::ask() {
     grep -ls '^simd_count [1-9]' /sys/class/kfd/kfd/topology/nodes/*/properties | sed 's/.*/GPU : AMD GPU/' || true
     return 0
   fi
-  kit_said="$("${kit_words[@]}" 2>&1)" || kit_rc=$?
+  kit_said="$(kit::hear "$((KIT_GPUS_TIMEOUT_S + 1))" "${kit_words[@]}")" || kit_rc=$?
   if ((kit_rc == 0)); then
     printf '%s\n' "${kit_said}"
     return 0

@@ -122,7 +122,7 @@ health::look_at_faults() {
 # health::look_at_links - a GPU that has fewer NVLinks up than others of its kind in this node. Links that none of them uses are
 # no fault: bridges connect some GPUs by less than all of their links.
 health::look_at_links() {
-  { timeout "${KIT_QUERY_S}" nvidia-smi nvlink --status 2>/dev/null || true; } | LC_ALL=C awk '
+  health::ask_smi nvlink --status | LC_ALL=C awk '
     /^GPU [0-9]+: / { name = $0; sub(/^GPU [0-9]+: /, "", name); sub(/ \(UUID: .*/, "", name); gpu = $2 + 0; kind[gpu] = name; next }
     /Link [0-9]+: *[0-9.]+ *GB/ { if (++up[gpu] > most[kind[gpu]]) most[kind[gpu]] = up[gpu]; if (gpu > last) last = gpu }
     END {
@@ -132,7 +132,10 @@ health::look_at_links() {
 }
 
 # health::query OPTION - prints a line for each GPU.
-health::query() { timeout "${KIT_QUERY_S}" nvidia-smi "$1" --format=csv,noheader,nounits 2>/dev/null || true; }
+health::query() { health::ask_smi "$1" --format=csv,noheader,nounits; }
+
+# health::ask_smi WORD... - prints what nvidia-smi answers, if it does.
+health::ask_smi() { kit::hear "$((KIT_QUERY_S + 1))" sh -c 'exec "$@" 2>/dev/null' sh timeout "${KIT_QUERY_S}" nvidia-smi "$@" || true; }
 
 # health::warn - on the first node, when all are ready: what makes no node bad.
 health::warn() {
