@@ -19,19 +19,18 @@ from slurm_cluster import until
 
 pytestmark = pytest.mark.cluster
 
-DOCKERFILE = """\
+# With the number of this process: another run of the tests may have the same engine, and would remove an image that is its own as well.
+DOCKERFILE = f"""\
 ARG BASE_IMAGE=kit-test/small
-FROM ${BASE_IMAGE}
+FROM ${{BASE_IMAGE}}
 COPY hello.sh /opt/
 RUN echo 'built once' && head -c 8M /dev/urandom >/opt/noise
 ENV GREETING="it's \\"so\\" \\$HOME"
-LABEL org.example.title="a test"
+LABEL org.example.title="a test" org.example.of="{os.getpid()}"
 WORKDIR /opt/work
 ENTRYPOINT ["sh", "/opt/hello.sh"]
 CMD ["nobody"]
 """
-# Another run of the tests may have the same engine, and would remove an image that is its own as well.
-DOCKERFILE += f"ENV RUN_OF_TESTS={os.getpid()}\n"
 
 
 @pytest.fixture
