@@ -205,3 +205,18 @@ def test_a_fifo_or_a_device_among_the_events_and_logs_keeps_nobody_waiting(quick
     done = start(run, env=slurm(nodes=1), timeout_s=120)
     assert done.returncode == 3 and "rank 0 (local rank 0) exited with code 3" in done.stderr
     assert [failed.rank for failed in events.failed_ranks(events.read(run / f"log/{JOB_ID}"))] == [0]
+
+
+def test_an_event_is_noted_where_another_rank_makes_the_file_at_that_moment(tmp_path: Path) -> None:
+    """The file appears between the two questions about it: each use of the variable calls `step`, and the third one makes the file."""
+    text = """
+    step() { echo >>"$1/uses"; [[ "$(wc -l <"$1/uses")" -lt 3 ]] || touch "$1/node1.jsonl"; echo 0; }
+    here="$1" files=("$1/node1.jsonl") KIT_ATTEMPT=1
+    source "$2/lib/events.sh"
+    declare -n KIT_EVENTS='files[$(step "${here}")]'
+    event::note rank_started rank 3
+    """
+    done = bash(text, tmp_path, SCRIPTS, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "uses").read_text()) >= 3
+    assert [event["rank"] for event in map(json.loads, (tmp_path / "node1.jsonl").read_text().splitlines())] == [3]

@@ -48,8 +48,9 @@ event::now() {
 # event::note NAME [node NODE] [KEY VALUE]... - appends it to KIT_EVENTS in one write, since ranks share a file. Where the disk is
 # full or the folder gone, the run goes on without.
 event::note() {
-  [[ -n "${KIT_EVENTS:-}" ]] || return 0                       # by hand, or beside the ranks
-  [[ -f "${KIT_EVENTS}" || ! -e "${KIT_EVENTS}" ]] || return 0 # nobody may ever read from a FIFO of that name
+  [[ -n "${KIT_EVENTS:-}" ]] || return 0 # by hand, or beside the ranks
+  # Nobody may ever read from a FIFO of that name. Another rank may make the file between the two questions: so they are in this order.
+  [[ ! -e "${KIT_EVENTS}" || -f "${KIT_EVENTS}" ]] || return 0
   event::line "$@"
   { printf '%s\n' "${KIT_LINE}" >>"${KIT_EVENTS}"; } 2>/dev/null || true
 }
