@@ -49,6 +49,14 @@ def begin(run: Path, nodes: int = 2, **variables: str) -> subprocess.Popen[bytes
         return subprocess.Popen(["bash", "run_script.sh"], cwd=run, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
+def signalled(run: Path, mark: str, number: signal.Signals, tag: str) -> int:
+    """The exit code of a job that gets this signal as soon as the file `mark` is there."""
+    process = begin(run, **{TAG: tag})
+    until((run / mark).exists, 60)
+    os.killpg(process.pid, number)
+    return process.wait(60)
+
+
 def said(run: Path) -> list[str]:
     """The job's log without its first line and what srun says."""
     lines = (run / f"log/slurm-{JOB_ID}.out").read_text().splitlines()
@@ -131,10 +139,7 @@ def test_a_node_that_was_killed_is_blamed_before_the_ranks_of_others_that_miss_i
 def test_a_cancelled_job_fails_although_its_program_ends_well(tmp_path: Path, tag: str) -> None:
     """A program that saves and then ends with 0 has not finished: what depends on the job must not start."""
     run = job(tmp_path, f"{READY}trap 'exit 0' TERM\ntouch up\n{WAIT}")
-    process = begin(run, **{TAG: tag})
-    until((run / "up").exists, 60)
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert signalled(run, "up", signal.SIGTERM, tag) == 143
     # bash may first say "Terminated" of a task.
     assert "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit" in said(run)
     until(lambda: commands(tag) == [])
@@ -143,20 +148,14 @@ def test_a_cancelled_job_fails_although_its_program_ends_well(tmp_path: Path, ta
 def test_ctrl_c_where_a_person_started_the_job_ends_its_ranks(tmp_path: Path, tag: str) -> None:
     """The real srun asks at SIGINT whether it is meant, and ends the ranks at SIGTERM."""
     run = job(tmp_path, f"{READY}trap 'touch ended; exit 143' TERM\ntouch up\n{WAIT}")
-    process = begin(run, **{TAG: tag})
-    until((run / "up").exists, 60)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(60) == 130
+    assert signalled(run, "up", signal.SIGINT, tag) == 130
     assert (run / "ended").exists() and commands(tag) == []
 
 
 @pytest.mark.parametrize("ends", ["exit 0", "exit 143"])
 def test_a_job_that_is_ended_while_its_nodes_prepare_says_so_and_starts_no_rank(ends: str, tmp_path: Path, tag: str) -> None:
     run = job(tmp_path, f"touch \"started.${{mode}}\"\ntrap '{ends}' TERM\n{WAIT}")
-    process = begin(run, **{TAG: tag})
-    until((run / "started.prepare").exists, 60)
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert signalled(run, "started.prepare", signal.SIGTERM, tag) == 143
     assert said(run) == [
         "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",
         "  fix: to start it again: kit rerun",
@@ -189,10 +188,7 @@ def test_a_job_that_is_ended_while_its_image_is_sent_says_so_and_nothing_of_the_
     stub(tmp_path / "bin", "sbcast", WAITS if at != "read" else "")
     # The whole image is read from the file itself, its fingerprint from a pipe.
     stub(tmp_path / "bin", "sha256sum", f'[[ {at} == read && -f /dev/stdin ]] || exec {shutil.which("sha256sum")} "$@"\n{WAITS}')
-    process = begin(run, **{TAG: tag})
-    until((run / "waits").exists, 60)
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert signalled(run, "waits", signal.SIGTERM, tag) == 143
     # What reads the image begins before what sends it, which the signal may end, too: bash tells of that.
     assert [line for line in said(run) if " sending " not in line and (at, line) != ("read", "Terminated")] == [
         "kit: error: local0: this job is being ended (CANCELLED): by Ctrl-C, kit cancel or a signal to kit",

@@ -941,7 +941,7 @@ def test_a_job_that_a_user_submitted_in_a_run_directory_whose_end_is_noted_is_th
 def test_the_id_of_a_job_that_is_over_never_means_one_that_a_user_submitted_after_it(
     task: str, its_state: str, fake: ScriptedSlurm, call, tmp_path: Path
 ) -> None:
-    """No command has noted its end yet; the later job is none of those that go on for another."""
+    """No command has noted the end yet, and the later job does not go on for the first one."""
     call("submit", "train.py", "--output", "run", *(["--array", "1,3"] if task else []))
     for each in ("_1", "_3") if task else ("",):
         event_lines.add(tmp_path / f"run/log/1001{each}", "batch", "node_refused", node="n1", cause="mount-missing", problem="no /data", fix="mount it")

@@ -224,17 +224,12 @@ def has_index(assignment: Node) -> bool:
 
 
 def comment_inside(command: Node) -> int:
-    """Return the line of a comment between the words of a command; 0 if there is none.
-
-    bash ends the command there; shfmt does not.
-    """
+    """Return the line of the comment at which bash ends a command and shfmt does not, or 0."""
     words = [*(command.get("Assigns") or []), *(command.get("Args") or [])]
     for left, right in zip(words, words[1:]):
-        begin = _end(left, "Offset")
-        found = _COMMENT.search(_between(command, begin, right["Pos"]["Offset"]))
-        if found:
-            lines = found.string.count("\n", 0, found.end())
-            return int(command["Source"].count(b"\n", 0, begin)) + lines + 1
+        between = _between(command, _end(left, "Offset"), right["Pos"]["Offset"])
+        if found := _COMMENT.search(between):
+            return _end(left, "Line") + between.count("\n", 0, found.end())
     return 0
 
 

@@ -57,6 +57,14 @@ def add(of_file: tuple[str, ...], of_option: tuple[str, ...]) -> tuple[str, ...]
     return of_option if not of_option or NONE in of_option else (*of_file, *of_option)
 
 
+def telling(taken: Mapping[str, str]) -> dict[str, str]:
+    """Return those by which a loop may tell its jobs apart: S=1 kit submit job.yaml.
+
+    Not PATH: another shell of the same user finds the same programs by another one.
+    """
+    return {name: value for name, value in taken.items() if name != "PATH"}
+
+
 def _check_word(item: Located, problems: Problems) -> bool:
     """Return True for a name or a pattern; note a problem for anything else."""
     word = item.value

@@ -217,7 +217,7 @@ class Assignments:
         return ""
 
     def _is_of_ranks(self, name: str) -> bool:
-        """Return whether the ranks meet at a port, of which a script may compute several."""
+        """Return whether this variable's port is the ranks' own: a script may compute others."""
         own = [line for line in self.draft.lines if re.search(r"\bMASTER_PORT=", line)]
         is_own = all(re.search(rf"\b{name}\b", line) for line in own)
         return is_own and self.port in ("", name)

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import yaml
 
-from kit.config import command_line, profiles
+from kit.config import command_line, inherit, profiles
 from kit.config.job import Job
 from kit.config.profiles import Cluster
 from kit.config.secrets import Secret
@@ -73,12 +73,9 @@ def request(
 
 
 def of_shell(request: Request, secrets: Iterable[Secret]) -> str:
-    """Return a digest of what `inherit` took, by which a loop may tell its jobs apart.
-
-    As in S=1 kit submit job.yaml. Not PATH, which is another one in another terminal.
-    """
-    others = {"PATH", *(secret.name for secret in secrets)}
-    taken = {name: request.environment[name] for name in request.environment.keys() - others}
+    """Return a digest of what `inherit` took and a loop may tell its jobs apart by."""
+    inherited = request.environment.keys() - {secret.name for secret in secrets}
+    taken = inherit.telling({name: request.environment[name] for name in inherited})
     return _digest(json.dumps(taken, sort_keys=True).encode()) if taken else ""
 
 

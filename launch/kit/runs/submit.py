@@ -17,6 +17,7 @@ from typing import Callable, Optional
 from kit import slurm
 from kit.base import formats, signals
 from kit.base.errors import KitError, warn
+from kit.config import inherit
 from kit.plan.plan import Plan, RankProgram
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, local_disk, local_processes, run_dir, run_record, secret_file, sums
@@ -96,9 +97,9 @@ def submit(
     except BaseException:
         if not (may_have_job or before):
             run_dir.give_up(run)
-            raise
-        with suppress(OSError, KitError):  # this process may live on, and call submit again
-            run_dir.update(run, {"pid": 0})
+        else:
+            with suppress(OSError, KitError):  # this process may live on, and call submit again
+                run_dir.update(run, {"pid": 0})
         if before and not may_have_job:
             secret_file.forget(run)
             history.add(before)
@@ -255,12 +256,8 @@ def _is_same(run: Run, plan: Plan, invocation: list[str]) -> bool:
 
 
 def _of_shell(program: RankProgram) -> dict[str, str]:
-    """Return what `inherit` took, by which a loop may tell its jobs apart: S=1 kit submit job.yaml.
-
-    Not PATH: another shell of the same user finds the same programs by another one.
-    """
-    taken = {*program.inherited} - {"PATH"}
-    return {name: value for name, value in program.env if name in taken}
+    values = dict(program.env)
+    return inherit.telling({name: values[name] for name in program.inherited if name in values})
 
 
 def _words(invocation: Sequence[str]) -> list[str]:
