@@ -5,6 +5,7 @@
 
 source "${KIT_RUN_DIR}/lib/again.sh"
 source "${KIT_RUN_DIR}/lib/lost.sh"
+source "${KIT_RUN_DIR}/lib/ranks.sh"
 [[ -z "${KIT_STALL_S:-}" ]] || source "${KIT_RUN_DIR}/lib/stall.sh"
 
 KIT_BEATS=''   # what srun prints
@@ -60,8 +61,7 @@ beat::wait() {
     looked_s="${SECONDS}"
     beat::look "$1"
   done
-  [[ -z "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || return 143 # `wait` returns for a signal only if it comes meanwhile
-  wait "$1" || rc=$?
+  ranks::wait "$1" || rc=$?
   # Ranks may have failed for want of a node. A first node that was itself stopped cannot tell.
   ((rc == 0 || SECONDS - looked_s >= KIT_LATE_S / 2)) || [[ -n "${KIT_SIGNAL}${KIT_ASKED:-}" ]] || beat::look_for_lost "$1" "${KIT_LATE_S}"
   return "${rc}"
