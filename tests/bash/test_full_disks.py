@@ -42,6 +42,13 @@ def test_a_rank_that_could_not_note_its_end_is_not_taken_for_one_that_was_told_t
     assert on_disk(run, pages, nodes=2) == (1, [f"kit: error: no rank could say why it ended, or none started (srun: code 143); {LOST}"])
 
 
+def test_a_rank_whose_words_found_no_room_for_a_while_has_its_log_again_when_there_is_some(tmp_path: Path) -> None:
+    fill = 'head -c 40000 /dev/zero | tr "\\0" x; rm -f -- "${KIT_RUN_DIR}/filler"; printf "\\nafter\\n"'
+    look = 'for i in {1..100}; do ! grep -qx after "${KIT_ATTEMPT_DIR}/rank0.out" || exit 0; sleep 0.1; done; exit 5'
+    code, lines = on_disk(run_dir(tmp_path, f"{fill}; {look}"), 4)
+    assert (code, lines[-1]) == (0, "kit: local0: all ranks ended well")
+
+
 def test_words_that_found_no_room_are_not_said_to_be_none(tmp_path: Path) -> None:
     assert on_disk(run_dir(tmp_path, "echo why; exit 7"), 3) == (7, [f"kit: error: local0: rank 0 (local rank 0) exited with code 7; {LOST}"])
 

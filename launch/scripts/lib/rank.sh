@@ -20,7 +20,7 @@ rank::run() {
     trap '' TERM INT HUP USR1 USR2 # it ends with the program's output, not with a signal to the program
     exec {kit_asking}>&- {kit_watching}>&-
     [[ -z "${KIT_SHARE:-}" ]] || umask 027 # the log is for the group
-    rank::prefix "[${KIT_LOGGED:-rank}${RANK}] " < <(exec tee -a -- "${kit_log}")
+    rank::prefix "[${KIT_LOGGED:-rank}${RANK}] " < <(rank::keep "${kit_log}")
   ) 2>&1
   local -r kit_logger=$!
 
@@ -96,6 +96,17 @@ rank::tell() {
 
 # rank::flush - lets the last lines through; but a process that the program left behind may hold its output open for ever.
 rank::flush() { kit::await_end "${kit_logger}" 2; }
+
+# rank::keep LOG - passes its input on, and adds it to the log. GNU's tee gives a file up after one failed write, and the disk may take
+# more a moment later: then another tee goes on. What the log lacks is in the node's. That of busybox has no such option, and goes on by
+# itself.
+rank::keep() {
+  tee --output-error=exit </dev/null 2>/dev/null || exec tee -a -- "$1"
+  until tee -a --output-error=exit -- "$1" || (($? > 128)); do
+    exec 2>/dev/null # that it could not write was said
+    : >>"$1" || exec cat
+  done
+}
 
 # sed -u would read byte by byte, and busybox's sed has no -u; stdbuf, where there is one, makes only its output go line by line.
 rank::prefix() {
