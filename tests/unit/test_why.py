@@ -16,7 +16,7 @@ from typing import Optional
 import pytest
 from kit import slurm
 from kit.base.errors import UsageError
-from kit.diagnose.why import findings, logs, report, run_facts, run_state, wording
+from kit.diagnose.why import ends, findings, logs, report, run_facts, run_state, wording
 from kit.diagnose.why.cause import NODE, RANK, Cause, Weight
 from kit.plan.run_paths import RunPaths
 from kit.runs import history, job_chain, job_status, local_processes
@@ -319,7 +319,7 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("ImportError: cannot import name 'load_dataset' from 'datasets' (unknown location)", "module-shadowed"),
     ("ImportError: cannot import name 'load_dataset' from partially initialized module 'datasets' (most likely due to a circular import) (/home/me/datasets.py)", "module-shadowed"),
     ("ImportError: cannot import name 'x' from partially initialized module 'torch' (most likely due to a circular import) (/venv/lib/python3.11/site-packages/torch/__init__.py)", "import-failed"),
-    ("ImportError: cannot import name 'Net' from partially initialized module 'net' (most likely due to a circular import) (/home/me/net.py)", "import-failed"),
+    ("ImportError: cannot import name 'Net' from partially initialized module 'net' (most likely due to a circular import) (/home/me/net.py)", "circular-import"),
     ("AttributeError: module 'random' has no attribute 'random' (consider renaming '/home/me/random.py' since it has the same name as the standard library module named 'random' and prevents importing that standard library module)", "module-shadowed"),
     ("AttributeError: module 'wandb' has no attribute 'init' (consider renaming '/home/me/wandb.py' if it has the same name as a library you intended to import)", "module-shadowed"),
     ("AttributeError: module 'net' has no attribute 'Net' (consider renaming '/home/me/net.py' if it has the same name as a library you intended to import)", "exception"),
@@ -479,6 +479,44 @@ KNOWN_BY_THEIR_TEXT_ONLY = [
     ("wandb.errors.errors.CommError: failed to upsert bucket: returned error 403 Forbidden: {'errors':[{'message':'permission denied'}]}", "no-access"),
     ("wandb.errors.CommError: It appears that you do not have permission to access the requested resource. Please reach out", "no-access"),
     ("wandb.errors.errors.CommError: failed to upsert bucket: returned error 404 Not Found: {'errors':[{'message':'entity me not found during upsertBucket'}]}", "no-access"),
+    ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two options.\nPlease file an issue with the following so that we can make `weights_only=True` compatible: WeightsUnpickler error: Unsupported operand 118", "checkpoint-is-text"),
+    ("_pickle.UnpicklingError: Weights only load failed. This file can still be loaded.\nWeightsUnpickler error: Unsupported operand 149", "checkpoint-untrusted"),
+    ("_pickle.UnpicklingError: invalid load key, 'v'.", "checkpoint-is-text"),
+    ("_pickle.UnpicklingError: invalid load key, '<'.", "checkpoint-is-text"),
+    ("_pickle.UnpicklingError: invalid load key, '\\x00'.", "checkpoint-damaged"),
+    ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "checkpoint-is-text"),
+    ("safetensors_rust.SafetensorError: Error while deserializing header: header too large", "checkpoint-is-text"),
+    ("RuntimeError: unexpected EOF, expected 7491165 more bytes. The file might be corrupted.", "checkpoint-damaged"),
+    ("RuntimeError: storage has wrong size: expected 4 got 256", "checkpoint-damaged"),
+    ("ModuleNotFoundError: No module named 'encodings'", "python-incomplete"),
+    ("RuntimeError: Tensor on device cuda:0 is not on the expected device meta!", "device-mismatch"),
+    ("RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)", "rendezvous-timeout"),
+    ("ImportError: /usr/lib/aarch64-linux-gnu/libgomp.so.1: cannot allocate memory in static TLS block", "library-loaded-late"),
+    ("ImportError: /venv/lib/libcusparseLt.so.0: failed to map segment from shared object", "library-not-mapped"),
+    ("ImportError: /venv/torch/lib/libtorch_cuda.so: file too short", "library-damaged"),
+    ("ImportError: libc10.so: cannot open shared object file: No such file or directory", "library-missing"),
+    ("ModuleNotFoundError: No module named 'mmcv._ext'", "extension-not-built"),
+    ("ModuleNotFoundError: No module named 'mmcv._extra'", "module-missing"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'output/tmp-checkpoint-50' -> 'output/checkpoint-50'", "file-of-another-rank"),
+    ("OSError: [Errno 39] Directory not empty: 'output/tmp-checkpoint-50' -> 'output/checkpoint-50'", "file-of-another-rank"),
+    ("FileNotFoundError: [Errno 2] No such file or directory", "exception"),
+    ("RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "gpu-out-of-memory"),
+    ('RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":830, please report a bug to PyTorch.', "gpu-out-of-memory"),
+    ("RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss returned by training_step.", "unused-parameters"),
+    ("ValueError: FlatParameter requires uniform dtype but got torch.float32 and torch.bfloat16", "fsdp-units"),
+    ("deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded used a DP world size of 8 but the current world size is 16. Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported.", "checkpoint-mismatch"),
+    ("AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2", "no-sync-with-zero"),
+    ("TypeError: Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches'", "versions-differ"),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb)`", "gpu-library-failed"),
+    ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "gpu-library-failed"),
+    ("RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx( handle, opa, opb)`", "library-mismatch"),
+    ("RuntimeError: \n        CUDA Setup failed despite GPU being available. Please run the following command to get more information:", "library-mismatch"),
+    ("RuntimeError: Expected is_sm80 || is_sm90 to be true, but got false.", "no-attention-kernel"),
+    ("RuntimeError: FlashAttention backward for head dim > 192 requires A100/A800 or H100/H800", "no-attention-kernel"),
+    ("ValueError: Your setup doesn't support bf16/gpu. You need torch>=1.10, using Ampere GPU with cuda>=11.0", "no-bfloat16"),
+    ("AssertionError: FP8 execution requires 2D input matrices with height divisible by 8 and width divisible by 16, but got tensor with dims=[3, 1024]", "fp8-shapes"),
+    ("datasets.utils.info_utils.NonMatchingSplitsSizesError: [{'expected': SplitInfo(name='train', num_bytes=9)}]", "dataset-differs"),
+    ("MIOpen Error: /src/sqlite_db.cpp:220: open memvfs: unable to open database file\nRuntimeError: miopenStatusUnknownError", "miopen-cache"),
 ]  # fmt: skip
 
 
@@ -1206,12 +1244,41 @@ def test_an_exception_that_was_caught_is_not_the_cause(tmp_path: Path, capsys: p
     assert first_cause(capsys.readouterr().out) == "module-missing"
 
 
-def test_what_ended_the_thread_that_pins_memory_is_a_hint(tmp_path: Path) -> None:
+def test_what_ended_the_thread_that_pins_memory_is_the_cause(tmp_path: Path) -> None:
+    earlier = "Retry 1: [Errno 122] Disk quota exceeded\n"
     thread = "Exception in thread Thread-1 (_pin_memory_loop):\n" + traceback("OSError: [Errno 24] Too many open files")
-    text = thread + traceback("RuntimeError: Pin memory thread exited unexpectedly")
+    text = earlier + thread + traceback("RuntimeError: Pin memory thread exited unexpectedly")
     found = report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")})))
-    assert found.cause == "pin-memory-thread-died"
-    assert "(too-many-files)" in str(found).split("hints, from messages in the logs")[1]
+    assert found.cause == "too-many-files", str(found)
+
+
+def test_of_two_tracebacks_that_one_log_mixes_the_exception_is_shown(tmp_path: Path) -> None:
+    frame = f'{ends.BEGIN}:\n  File "train.py", line 30, in <module>\n'
+    text = 2 * frame + 2 * "    main()\n" + 2 * "ValueError: bad sample 17\n"
+    found = str(report.why(str(run_directory(tmp_path / "run", {0: (text, "1 node1 0\n")}))))
+    assert "cause: ValueError: bad sample 17" in found and "(exception)" in found
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "cause"),
+    [
+        ('"hipErrorNoBinaryForGpu: Unable to find code object for all current devices!"\n', 134, "gpu-not-supported"),
+        ("terminate called after throwing an instance of 'std::system_error'\n  what():  Resource temporarily unavailable\n", 134, "too-many-processes"),
+        ("\nlibgomp: Thread creation failed: Resource temporarily unavailable\n", 1, "too-many-processes"),
+        ("Loss is nan, stopping training\n{'loss': nan}\n", 1, "not-a-number"),
+        ("Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding\nModuleNotFoundError: No module named 'encodings'\n", 1, "python-incomplete"),
+    ],
+)  # fmt: skip
+def test_last_words_without_a_traceback_are_the_cause(said: str, code: int, cause: str, tmp_path: Path) -> None:
+    found = report.why(str(run_directory(tmp_path / "run", {0: (said, f"{code} node1 0\n")})))
+    assert found.cause == cause, str(found)
+
+
+@pytest.mark.parametrize("said", ["slurmstepd: error: Job 7 exceeded memory limit (626359956 > 512000000), being killed", "srun: Exceeded job memory limit"])
+def test_a_job_that_slurm_cancels_for_its_memory_was_not_cancelled_by_somebody(said: str, tmp_path: Path) -> None:
+    batch = f"{said}\nslurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-06-10T17:11:35 ***\n"
+    found = report.why(str(run_directory(tmp_path / "run", {}, batch)))
+    assert found.cause == "host-out-of-memory", str(found)
 
 
 @pytest.mark.parametrize("words", ["ValueError: num_samples should be a positive integer value, but got num_samples=0", PEER])

@@ -21,6 +21,7 @@ OTHERS_GONE = re.compile(
     "|Heartbeat monitor timed out|[Ww]atchdog (got stuck|hang)"
     "|collective timeout|failed to pass monitoredBarrier"
     "|Timed out waiting [0-9]+ms|Timed out after [0-9]+ seconds waiting|wait timeout after"
+    "|Timed out initializing process group"
     "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
     "|JAX distributed service detected"
 )
@@ -266,7 +267,9 @@ def _read_block(lines: list[str], begin: int, in_report: bool) -> Raised:
     index = begin
     for index in range(begin + (BEGIN in first), len(lines)):
         line = margin.sub("", lines[index]) if margin else lines[index]
-        if found := _FRAME.match(line) or _BOXED_FRAME.match(line):
+        if line.startswith(BEGIN):
+            frames.clear()  # of another process, which writes into the same log line by line
+        elif found := _FRAME.match(line) or _BOXED_FRAME.match(line):
             frames.append(TracebackFrame(found[1], int(found[2]), ""))
         elif line.startswith(_BOX):
             if frames and (boxed := _BOXED_SOURCE.match(line)):

@@ -51,7 +51,8 @@ def weigh(evidence: Evidence) -> Findings:
         # Within one log the later line wins: it is nearer to the end.
         is_verdict = finding.weight == Weight.VERDICT and finding.log.kind == BATCH
         place = -1 if is_verdict else places.get(id(finding.log), -2)  # an event is first
-        return finding.weight, place, -finding.index, CAUSES.index(finding.cause)
+        is_bare = finding.cause.name == "cancelled"  # Slurm says so after a reason of its own, too
+        return finding.weight, is_bare, place, -finding.index, CAUSES.index(finding.cause)
 
     causes, hints = sorted(found, key=order), sorted(hints, key=order)
     is_missing = bool(causes) and causes[0].cause.name == "rank-missing"
@@ -131,6 +132,9 @@ def _as_log_says(log: Log, explained: Finding, words: list[Finding]) -> Finding:
     elif name == "rendezvous-timeout" and raised:
         said = [word for word in words if word.cause.name == "name-unknown"]
         said = [word for word in said if f"({word.groups['sought']}," in raised.text]
+    elif name == "pin-memory-thread-died" and raised:
+        begin = log.text.count("\n", 0, log.text.rfind("Exception in thread "))
+        said = [word for word in words if begin < word.index < raised.begin]
     elif name == "no-driver":  # torch only warned why it counts no GPUs
         said = [word for word in words if "CUDA initialization: " in word.line]
         said = [word for word in said if word.cause.name != name]
