@@ -75,8 +75,8 @@ BEGIN {
     "|Connection refused|connectFullMesh failed|ncclRemoteError" \
     "|Failed to recv, got 0 bytes|failed to recv|remote process exited" \
     "|Watchdog caught collective|NCCL operations have failed|Heartbeat monitor timed out|[Ww]atchdog (got stuck|hang)" \
-    "|collective timeout|failed to pass monitoredBarrier|Timed out waiting [0-9]+ms" \
-    "|Timed out after [0-9]+ seconds waiting|wait timeout after|Timed out initializing process group" \
+    "|collective timeout|failed to pass monitoredBarrier" \
+    "|Timed out (waiting [0-9]+ms|after [0-9]+ seconds waiting|initializing process group)|wait timeout after" \
     "|Application timeout caused pair closure|client socket has (timed out|failed)" \
     "|Socket Timeout|JAX distributed service detected"
   LAUNCHER = "(Command '(.')?|/|=[^ ]* |-m', '|-m )(torchrun|torch[.]distributed[.](run|launch)" \

@@ -20,8 +20,8 @@ OTHERS_GONE = re.compile(
     "|failed to recv|remote process exited|Watchdog caught collective|NCCL operations have failed"
     "|Heartbeat monitor timed out|[Ww]atchdog (got stuck|hang)"
     "|collective timeout|failed to pass monitoredBarrier"
-    "|Timed out waiting [0-9]+ms|Timed out after [0-9]+ seconds waiting|wait timeout after"
-    "|Timed out initializing process group"
+    "|Timed out (waiting [0-9]+ms|after [0-9]+ seconds waiting|initializing process group)"
+    "|wait timeout after"
     "|Application timeout caused pair closure|client socket has (timed out|failed)|Socket Timeout"
     "|JAX distributed service detected"
 )
@@ -205,6 +205,7 @@ def read(lines: list[str]) -> End:
             continue
         in_report = bool(chain) and chain[-1].is_of_launcher and line.startswith("  ")
         raised = _read_block(lines, index, in_report)
+        is_other_end = _OTHER_END.search(lines[index - 1] + raised.text)
         # Clean-up after a failure misses the others; its exception may be printed by itself.
         said = chain[-1].text.partition("\n")[0] if chain else None
         is_silent_since = before == said and not (after or is_logged)
@@ -216,11 +217,7 @@ def read(lines: list[str]) -> End:
         elif chain and (before.startswith(CHAINED) or is_of_cleanup):
             chain.append(raised)
             after = 0
-        elif (
-            chain
-            and raised.is_of_launcher
-            and not _OTHER_END.search(lines[index - 1] + raised.text)
-        ):
+        elif chain and raised.is_of_launcher and not is_other_end:
             chain = [*(own or chain), raised]  # in one log with its processes
             after, is_logged = 0, False
         elif chain and raised.points_above and chain[-1].is_of_vllm:
