@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from kit.base.errors import Problems, UsageError
+from kit.config import yaml_source
 from kit.config.job import KEYS
 
 pytestmark = pytest.mark.tame
@@ -213,6 +217,32 @@ def test_a_command_may_go_on_in_the_next_line(kit, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "job.yaml").write_text("command: |\n  python train.py \\\n    --epochs 3\n")
     assert "KIT_COMMAND=(python train.py --epochs 3)\n" in kit("submit", "job.yaml", "--code", "live", "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "fix"),
+    [
+        ('A: "C:\\\\a\\users"', "YAML cannot read \\u in double quotes", r": 'C:\a\users'"),
+        ('A: "it\'s \\d"', "YAML cannot read \\d in double quotes", r": 'it''s \d'"),
+        ('A_TOKEN: "s3cret\\d"', "YAML cannot read \\d in double quotes", "any other character"),
+        ('A: "\\d', "YAML cannot read \\d in double quotes", "any other character"),
+        ("A: *", "a value cannot begin with * as it stands", 'quote it: "*"'),
+        ("A: *_B # c", "a value cannot begin with * as it stands", 'quote it: "*_B"'),
+        ("A: &", "a value cannot begin with & as it stands", 'quote it: "&"'),
+        ('A: @"b"', "a value cannot begin with @ as it stands", """quote it: '@"b"'"""),
+        ("{A: %{a,b}, B: c}", "a value cannot begin with % as it stands", 'quote it: "%{a,b}"'),
+        ("{A: [%d]}", "a value cannot begin with % as it stands", 'quote it: "%d"'),
+        ("{B: {}, A: *b}", "a value cannot begin with * as it stands", 'quote it: "*b"'),
+    ],
+)
+@pytest.mark.parametrize("loader", [yaml_source.LOADER, yaml.SafeLoader])
+def test_a_value_that_needs_quotes_is_shown_in_them(text: str, message: str, fix: str, loader: Any, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(yaml_source, "LOADER", loader)
+    (tmp_path / "job.yaml").write_text(f"nodes: 1\nenv:\n  {text}\ntime: 1\n")
+    with pytest.raises(UsageError) as refused:
+        yaml_source.read(tmp_path / "job.yaml", Problems())
+    assert refused.value.problem.startswith(f"not valid YAML: {message}") and refused.value.fix.endswith(fix), refused.value
+    assert refused.value.problems[0].where == f"{tmp_path}/job.yaml:3"
 
 
 def test_yaml_types_do_not_change_what_was_written(kit, tmp_path: Path) -> None:

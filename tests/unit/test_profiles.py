@@ -103,6 +103,12 @@ def test_a_sites_generic_profile_holds_for_jobs_that_name_none(kit, tmp_path: Pa
     assert "#SBATCH --account=everybody\n" in kit("submit", "train.py", "--dry-run", **sites).stdout
 
 
+def test_a_profile_that_is_no_mapping_is_told_how_a_profile_begins(kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    profile_in(tmp_path, "home", "ours", "- scratch: /local\n")
+    done = kit("submit", "train.py", "--cluster", "ours", "--dry-run", check=False, **sites)
+    assert done.stderr == f"kit: {tmp_path}/home/kit/clusters/ours.yaml:1: expected `key: value` lines\n  fix: start with `description: our cluster`\n"
+
+
 def test_the_profiles_are_listed_with_their_files_and_with_what_is_wrong_in_them(kit, tmp_path: Path, sites: dict[str, str]) -> None:
     profile_in(tmp_path, "site", "ours", "description: four racks\n")
     profile_in(tmp_path, "site", "hidden", "description: of the site\n")

@@ -158,7 +158,7 @@ def load(
     if name is None and not profile_files.first("generic", profile_files.folders()[:-1]):
         return Cluster(name="generic")  # as env/generic.yaml says, without reading it each time
     path = _find(name or "generic", where)
-    given = yaml_source.read(path, problems)
+    given = yaml_source.read(path, problems, example="description: our cluster")
     yaml_source.refuse_unknown(given, KEYS, "a cluster profile", problems)
     given = {name: item for name, item in given.items() if name in KEYS}
     if elsewhere and "ssh" in given and "$" in str(given.get("scratch")):

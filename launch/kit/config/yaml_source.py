@@ -6,7 +6,6 @@ False. Each key of a job parses the text as it was written.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, Optional, Union
 import yaml
 
 from kit.base.errors import Problems, UsageError, did_you_mean
+from kit.config import yaml_errors
 from kit.files import safe_read
 
 
@@ -68,9 +68,10 @@ DEEPEST = 100
 _TOO_MUCH = "put data into a file of the program's own"
 
 
-def read(path: Path, problems: Problems) -> dict[str, Located]:
+def read(path: Path, problems: Problems, example: str = "command: train.py") -> dict[str, Located]:
     """Return the top-level mapping of a YAML file; duplicate keys are problems.
 
+    `example` is a first line for a file that has no such mapping.
     Raises UsageError if there is no such mapping to read.
     """
     text = _text(path)
@@ -79,7 +80,7 @@ def read(path: Path, problems: Problems) -> dict[str, Located]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        problem, fix = _explain(error, text.splitlines())
+        problem, fix = yaml_errors.explain(error, text, LOADER)
         raise UsageError(f"not valid YAML: {problem}", fix, where=f"{path}{line}") from None
     except yaml.YAMLError as error:
         fix = "remove the character named above"
@@ -88,7 +89,7 @@ def read(path: Path, problems: Problems) -> dict[str, Located]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         place = f"{path}:{root.start_mark.line + 1}"
-        fix = "start with `command: train.py`"
+        fix = f"start with `{example}`"
         raise UsageError("expected `key: value` lines", fix, where=place)
     return mapping(root, str(path), problems)
 
@@ -187,47 +188,3 @@ class _Converter:
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self.file}:{node.start_mark.line + 1}"
-
-
-def _explain(error: yaml.MarkedYAMLError, lines: list[str]) -> tuple[str, str]:
-    """Return what is wrong, and the fix."""
-    problem, context, mark = error.problem or "", error.context or "", error.problem_mark
-    begins = f"line {error.context_mark.line + 1}" if error.context_mark else "a line above"
-    line = lines[mark.line] if mark and mark.line < len(lines) else ""
-    if "\t" in line[: _indent(line)]:
-        return "a line begins with a tab", "indent with spaces"
-    if "quoted scalar" in context:
-        return (
-            f"the quote that begins in {begins} is never closed",
-            "close it; a quote inside quotes is written twice, or in quotes of the other kind",
-        )
-    if "flow" in context:
-        bracket = "[" if "sequence" in context else "{"
-        return (
-            f"the {bracket} in {begins} is never closed, or a comma is missing in it",
-            f"close it with {']' if bracket == '[' else '}'}, on the same line",
-        )
-    if "cannot start any token" in problem and mark and mark.column < len(line):
-        rest = line[mark.column :].strip()
-        return f"a value cannot begin with {rest[0]} as it stands", f'quote it: "{rest}"'
-    if "mapping values" in problem:
-        above = [text for text in lines[: mark.line if mark else 0] if text.strip()]
-        return _explain_colon(line, above[-1] if above else "")
-    return problem, "check indentation, colons and quotes around that line"
-
-
-def _explain_colon(line: str, above: str) -> tuple[str, str]:
-    """Return what is wrong with a line that has a colon too many, and the fix."""
-    if re.match(r"\s*[\w-]+:\S", above):
-        fix = f"write `{above.strip().replace(':', ': ', 1)}`"
-        return "the line above has no blank after its colon", fix
-    if above and _indent(line) > _indent(above):
-        return (
-            "the line is indented deeper than the one above, which has a value already",
-            "indent both alike, or leave the value above out",
-        )
-    return 'a value contains ": ", a colon and a space', "quote the whole value"
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
