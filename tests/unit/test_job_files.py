@@ -220,6 +220,27 @@ def test_a_command_may_go_on_in_the_next_line(kit, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("script: >\n  python train.py\n  --epochs 3 &&\n  echo a;\n  echo b\n", "python train.py --epochs 3 && echo a; echo b\n"),
+        ("script: >\n  echo a\n\n  echo b\n    echo c\n", "echo a\necho b\n  echo c\n"),
+        ('script: "echo a \\\n  b"\n', "echo a b\n"),
+        ('script: "\n  echo a\n  "\n', " echo a \n"),
+        ("script: echo a\n  || echo b\n", "echo a || echo b\n"),
+    ],
+)
+def test_a_line_of_bash_may_go_on_in_the_next_line_of_a_folded_text(text: str, lines: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    assert f"/script.sh <==\n{lines}" in kit("submit", "job.yaml", "--code", "live", "--dry-run").stdout
+
+
+@pytest.mark.parametrize("script", ["|\n  echo a\n  echo b\n", '"echo a\\necho b"\n', "'echo a\n\n  echo b'\n"])
+def test_lines_of_bash_that_stay_apart_are_taken(script: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"script: {script}")
+    assert "/script.sh <==\necho a\necho b\n" in kit("submit", "job.yaml", "--code", "live", "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
     ("text", "message", "fix"),
     [
         ('A: "C:\\\\a\\users"', "YAML cannot read \\u in double quotes", r": 'C:\a\users'"),

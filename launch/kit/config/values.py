@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional, Union
 
 from kit.base.errors import Problems
 from kit.config import paths, token_check
-from kit.config.yaml_source import Located, is_option
+from kit.config.yaml_source import Joined, Located, is_option
 from kit.slurm import numbers, task_numbers
 
 # --time of sbatch: M, M:S, H:M:S, and D-H[:M[:S]]
@@ -88,12 +88,23 @@ def line(given: Located, problems: Problems) -> Optional[str]:
 def lines(given: Located, problems: Problems) -> Optional[str]:
     """Return lines of bash, each with a newline at its end."""
     fix = "write | after the key, and the lines of bash below it, indented"
+    if one := next((each for each in given.joined if not _is_one_command(each)), None):
+        joins = f"YAML joins lines {one.number} and {one.number + 1} to one"
+        problem = f"expected lines of bash, and {joins}"
+        problems.add(given.where, problem, f"{fix}: it keeps them apart, unlike > and quotes")
+        return None
     if not isinstance(given.value, str) or not given.value.strip():
         problems.add(given.where, f"expected lines of bash, not {kind(given)}", fix)
         return None
     value = no_nul(given.value, given.where, problems)
     token_check.refuse_lines(value, given.where, problems)
     return value.replace("\r\n", "\n").rstrip("\n") + "\n"
+
+
+def _is_one_command(joined: Joined) -> bool:
+    """Return whether bash reads two lines that YAML has joined as it would read them apart."""
+    is_open = joined.upper.endswith(("&&", "|", ";")) or joined.lower.startswith(("-", "&&", "|"))
+    return is_open and not re.search(r"(^|\s)#", joined.upper)
 
 
 def count(given: Located, problems: Problems, least: int = 1) -> Optional[int]:

@@ -6,7 +6,8 @@ False. Each key of a job parses the text as it was written.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -17,11 +18,20 @@ from kit.config import yaml_errors
 from kit.files import safe_read
 
 
+class Joined(NamedTuple):
+    """Two lines of a file, one below the other, of which YAML has made one."""
+
+    number: int  # of the upper one
+    upper: str
+    lower: str
+
+
 class Located(NamedTuple):
     """A value as the user gave it, and its place: a line of a file, or the name of an option."""
 
     value: Union[str, list[Located], dict[str, Located], None]
     where: str
+    joined: tuple[Joined, ...] = ()  # where the value is a text that has several lines in the file
 
     def items(self) -> list[Located]:
         """Return the items of a list; any other value is the only item."""
@@ -91,7 +101,7 @@ def read(path: Path, problems: Problems, example: str = "command: train.py") -> 
         place = f"{path}:{root.start_mark.line + 1}"
         fix = f"start with `{example}`"
         raise UsageError("expected `key: value` lines", fix, where=place)
-    return mapping(root, str(path), problems)
+    return mapping(root, str(path), problems, text.splitlines())
 
 
 def _text(path: Path) -> str:
@@ -140,17 +150,22 @@ def _too_deep(path: str, mark: Any) -> UsageError:
     return UsageError(f"is nested more than {DEEPEST} deep", fix, where=where)
 
 
-def mapping(root: yaml.Node, file: str, problems: Problems) -> dict[str, Located]:
-    """Return the top-level mapping of a file, or {}. Raises UsageError for too many values."""
-    value = _Converter(file, problems).convert(root, ()).value
+def mapping(
+    root: yaml.Node, file: str, problems: Problems, lines: Sequence[str] = ()
+) -> dict[str, Located]:
+    """Return the top-level mapping of a file, or {}. Raises UsageError for too many values.
+
+    `lines` are those of the file; without them, no value tells which lines YAML has joined.
+    """
+    value = _Converter(file, problems, lines).convert(root, ()).value
     return value if isinstance(value, dict) else {}
 
 
 class _Converter:
     """Converts the nodes of one file, and counts them."""
 
-    def __init__(self, file: str, problems: Problems) -> None:
-        self.file, self.problems, self.nodes = file, problems, 0
+    def __init__(self, file: str, problems: Problems, lines: Sequence[str]) -> None:
+        self.file, self.problems, self.lines, self.nodes = file, problems, lines, 0
 
     def convert(self, node: yaml.Node, parents: tuple[yaml.Node, ...]) -> Located:
         where = self._place(node)
@@ -166,7 +181,8 @@ class _Converter:
             return Located(self._mapping(node, (*parents, node)), where)
         if isinstance(node, yaml.SequenceNode):
             return Located([self.convert(child, (*parents, node)) for child in node.value], where)
-        return Located(None if node.tag == "tag:yaml.org,2002:null" else node.value, where)
+        value = None if node.tag == "tag:yaml.org,2002:null" else node.value
+        return Located(value, where, _joined(node, self.lines))
 
     def _mapping(
         self, node: yaml.MappingNode, parents: tuple[yaml.Node, ...]
@@ -188,3 +204,29 @@ class _Converter:
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self.file}:{node.start_mark.line + 1}"
+
+
+def _joined(node: Any, lines: Sequence[str]) -> tuple[Joined, ...]:
+    """Return the neighbouring lines of a text that YAML joins: none of a block behind |."""
+    start, end = node.start_mark, node.end_mark
+    if node.style == "|" or start.line == end.line or not lines:
+        return ()
+    if node.style == ">":
+        rows = [*lines[start.line + 1 : end.line + 1]]
+        depth = next((_indent(row) for row in rows if row.strip()), 0)
+        # A line that is indented deeper stays one of its own, and with the next key the text ends.
+        rows = [row if _indent(row) == depth else "" for row in rows]
+    else:
+        quote = int(node.style in ("'", '"'))
+        rows = [*lines[start.line : end.line + 1]]
+        rows[-1] = rows[-1][: end.column - quote]
+        rows[0] = rows[0][start.column + quote :]
+    first = start.line + 1 + (node.style == ">")
+    pairs = zip(itertools.count(first), map(str.strip, rows), map(str.strip, rows[1:]))
+    found = (Joined(*pair) for pair in pairs if pair[1] and pair[2])
+    # In double quotes, a backslash at the end of a line says that it goes on.
+    return tuple(each for each in found if not (node.style == '"' and each.upper.endswith("\\")))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))

@@ -47,10 +47,9 @@ def check_time(job: Job, options: Mapping[str, Located], problems: Problems) -> 
         limits["time-min"] = options["time-min"]
     in_s = {name: numbers.seconds(str(item.value)) for name, item in limits.items()}
     if 0 < (in_s["time"] or 0) < (in_s.get("time-min") or 0):
-        text, where = limits["time-min"]
-        problem = f"`time-min` ({text}) is longer than `time` ({job.time})"
+        problem = f"`time-min` ({options['time-min'].value}) is longer than `time` ({job.time})"
         fix = "write a shorter `time-min`, or, for this job alone, `slurm: {time-min: no}`"
-        problems.add(where, problem, fix)
+        problems.add(options["time-min"].where, problem, fix)
     if job.on_preempt not in sbatch.REQUEUES:
         return
     notice_s = job.checkpoint_s or sbatch.CHECKPOINT_S
@@ -58,15 +57,15 @@ def check_time(job: Job, options: Mapping[str, Located], problems: Problems) -> 
         problem = f"Slurm sends a signal at most {_MOST_NOTICE_S} s before the time limit"
         fix = f"write `checkpoint_s: {_MOST_NOTICE_S}` (18 h) or less"
         problems.add(job.where("checkpoint_s"), f"{problem}, not {notice_s}", fix)
-    for name, (text, where) in limits.items():
+    for name, item in limits.items():
         limit_s = in_s[name]
         if limit_s and limit_s <= notice_s:  # 0 is no limit
             effect = "the ranks would be asked for a checkpoint at their start"
             if job.on_preempt == "requeue":
                 effect = "the job would go back to the queue at its start"
-            problem = f"`{name}` ({text}) leaves nothing before `checkpoint_s` ({notice_s} s)"
+            problem = f"`{name}` ({item.value}) leaves nothing before `checkpoint_s` ({notice_s} s)"
             fix = f"write a longer `{name}`, or a `checkpoint_s` below {limit_s}"
-            problems.add(where, f"{problem}: {effect}", fix)
+            problems.add(item.where, f"{problem}: {effect}", fix)
 
 
 def checkpoints(job: Job, run_dir: str, view: FileView, problems: Problems) -> str:
