@@ -116,8 +116,17 @@ def refuse_together(given: Mapping[str, object]) -> None:
 
 
 def closest(word: str, known: Iterable[str], cutoff: float) -> str:
-    """Return the known word that is closest; "" if none is close."""
-    return next(iter(get_close_matches(word, list(known), n=1, cutoff=cutoff)), "")
+    """Return the known word that is closest; "" if none is close.
+
+    If none is close as it is written, upper and lower case do not count.
+    """
+    words = list(known)
+    if found := get_close_matches(word, words, n=1, cutoff=cutoff):
+        return found[0]
+    folded = {each.lower(): each for each in reversed(words)}
+    return "".join(
+        folded[each] for each in get_close_matches(word.lower(), folded, n=1, cutoff=cutoff)
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
