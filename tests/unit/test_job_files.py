@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 import yaml
@@ -238,6 +239,36 @@ def test_a_line_of_bash_may_go_on_in_the_next_line_of_a_folded_text(text: str, l
 def test_lines_of_bash_that_stay_apart_are_taken(script: str, kit, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(f"script: {script}")
     assert "/script.sh <==\necho a\necho b\n" in kit("submit", "job.yaml", "--code", "live", "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "place", "entries"),
+    [
+        ("#SBATCH -N2", "line 1 of script has", "`nodes: 2`"),
+        ("#!/bin/bash\n\n#SBATCH --ntasks=8\n#SBATCH --nodes=2\n", "lines 3 and 4 of script have", "`nodes: 2` and `processes_per_node: 4`"),
+        ("#SBATCH --ntasks-per-node=8 --gpus-per-node=8", "line 1 of script has", "`gpus_per_node: 8`"),
+        ("#SBATCH --array=0-9%2 --mem=0 --exclusive", "line 1 of script has", "`array: 0-9%2` and `slurm: {mem: 0, exclusive: true}`"),
+        (
+            "#SBATCH --container-image=a.sqsh --container-mounts=/a:/b,/c",
+            "line 1 of script has",
+            "`image: a.sqsh` and `mounts: ['/a:/b', /c]`",
+        ),
+        ("#SBATCH --export=A=1,HOME,B,MY_TOKEN=x", "line 1 of script has", "`env: {A: 1}`, `inherit: [B]` and `secrets: [MY_TOKEN]`"),
+        ('#SBATCH --output=x.log -N "4', "line 1 of script has", None),
+    ],
+)
+def test_options_for_sbatch_in_a_script_are_shown_as_keys(lines: str, place: str, entries: Optional[str], kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"script: {json.dumps(lines + chr(10) + 'true')}\n")
+    done = kit("submit", "job.yaml", "--dry-run", check=False)
+    way = f"write {entries} in the job file instead" if entries else "remove them"
+    said = f"kit: job.yaml:1: {place} options for sbatch, which does not read them there\n  fix: {way}; or let kit import "
+    assert done.returncode == 2 and done.stderr.startswith(said) and done.stderr.count("kit: ") == 1, done.stderr
+
+
+@pytest.mark.parametrize("lines", ["true\n#SBATCH -N 2", "##SBATCH -N 2\ntrue", "# SBATCH -N 2\ntrue", " #SBATCH -N 2\ntrue", "#SBATCHED\ntrue"])
+def test_what_sbatch_itself_would_not_read_is_a_comment_of_a_script(lines: str, kit, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(f"script: {json.dumps(lines)}\n")
+    assert f"/script.sh <==\n{lines}\n" in kit("submit", "job.yaml", "--code", "live", "--dry-run").stdout
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kit.base.errors import Problems
 from kit.config import other_tools, rank_starters, shell_words, suggest, variables
 from kit.config.job import Job
 from kit.files import safe_read
-from kit.plan import file_words, run_paths
+from kit.plan import batch_lines, file_words, run_paths
 from kit.plan.mounting import FileView
 
 PATIENCE_S = 10.0
@@ -29,6 +29,7 @@ def check(job: Job, launcher: str, view: FileView, problems: Problems) -> None:
     for key in run_paths.LINES:
         if lines := getattr(job, key):
             _check_syntax(key, lines, job.where(key), problems)
+            batch_lines.refuse(key, lines, job.where(key), problems)
             for word in file_words.words(lines):
                 is_script = word.path.endswith((".sh", ".bash")) or word.before in ("source", ".")
                 if is_script and word.is_placed and not file_words.writer(job, word.path, view):
