@@ -109,6 +109,16 @@ def test_a_profile_that_is_no_mapping_is_told_how_a_profile_begins(kit, tmp_path
     assert done.stderr == f"kit: {tmp_path}/home/kit/clusters/ours.yaml:1: expected `key: value` lines\n  fix: start with `description: our cluster`\n"
 
 
+def test_a_variable_in_a_value_of_a_profile_is_told_from_one_that_is_not_set(kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    profile_in(tmp_path, "home", "ours", 'env: {DATA: "$HOME/data"}\n')
+    for path in ("$DATA", "${DATA}/x"):
+        (tmp_path / "job.yaml").write_text(f"command: train.py\ncluster: ours\nworkdir: {path}\n")
+        done = kit("submit", "job.yaml", "--dry-run", check=False, HOME=str(tmp_path), **sites)
+        said = f"kit: job.yaml:3: no such folder: {tmp_path}/$HOME/data{path[7:]}\n  fix: write the path out where another variable has $HOME in its value, "
+        assert done.returncode == 2 and done.stderr.startswith(said), done.stderr
+    assert "ours.yaml:1: warning: DATA gets '$HOME' as it stands" in done.stderr
+
+
 def test_the_profiles_are_listed_with_their_files_and_with_what_is_wrong_in_them(kit, tmp_path: Path, sites: dict[str, str]) -> None:
     profile_in(tmp_path, "site", "ours", "description: four racks\n")
     profile_in(tmp_path, "site", "hidden", "description: of the site\n")

@@ -33,6 +33,13 @@ def fix(path: str, otherwise: str) -> str:
     found = shell_words.expansions(path)
     if not found:
         return otherwise
+    names = [name or braced for name, braced in _VARIABLE.findall(path)]
+    if known := next((name for name in names if name in OF_SHELL and os.environ.get(name)), ""):
+        # `expand` has replaced it in what the job says, and replaces nothing in the values.
+        return (
+            f"write the path out where another variable has ${known} in its value, as under `env` "
+            "of the cluster's profile: kit replaces no variables in a variable's value"
+        )
     return f"write the path out: {found} is not set in this shell, or none of {KNOWN}"
 
 
