@@ -85,6 +85,8 @@ BAD = {
     "empty mapping": ("sweep: {}\n", "2: the sweep has no values"),
     "empty list": ("sweep:\n  lr: []\n", "3: the sweep's lr has an empty list"),
     "one value": ("sweep:\n  lr: 0.1\n", "3: the sweep's lr has no list of values"),
+    "list without brackets": ("sweep: {lr: 0.1, 1e-3}\n", "2: the sweep's lr has a list without brackets"),
+    "list of words without brackets": ("sweep: {lr: low, high}\n", "2: the sweep's lr has a list without brackets"),
     "value nothing": ("sweep:\n  lr:\n  - 1\n  -\n", "5: the sweep's lr has nothing for a value"),
     "value list": ("sweep: {lr: [[1]]}\n", "2: the sweep's lr has a list for a value"),
     "value NUL": ('sweep: {lr: ["\\0"]}\n', "2: a value of the sweep's lr contains a NUL byte, which no program can receive"),
@@ -92,6 +94,7 @@ BAD = {
     "point is text": ("sweep:\n- {lr: 1}\n- 2\n", "4: a point of the sweep is not a mapping"),
     "point lacks a name": ("sweep:\n- {lr: 1}\n- {lr: 1, x: 2}\n", "4: this point of the sweep has lr, x, and the first one lr"),
     "unused name": ("sweep:\n  lr: [1]\n  seed: [1]\n", "4: the sweep's seed is not used"),
+    "misspelt by capitals": ("env: {A: '{LR}'}\nsweep: {lr: [1]}\n", "2: {LR} is not a name of the sweep"),
     "misspelt": ("env: {A: '{ler}'}\nsweep: {lr: [1]}\n", "2: {ler} is not a name of the sweep"),
     "too many": (f"sweep: {{lr: {list(range(1001))}}}\n", "2: the sweep has 1001 tasks, more than 1000"),
     "array with numbers": ("array: 0-3\nsweep: {lr: [1]}\n", "2: the sweep has numbers for its tasks already"),
@@ -118,6 +121,14 @@ def test_a_mistake_is_named_with_its_line_and_its_fix(case: str, tmp_path: Path,
         resolve.resolve(job_file.load("job.yaml", {}, [], problems), str(tmp_path / "run"), problems)
     said = str(refused.value)
     assert said.startswith(f"kit: job.yaml:{message}\n  fix: ") and said.count("kit: ") == 1, said
+
+
+def test_a_name_without_values_is_no_part_of_a_list_without_brackets(dry_run) -> None:
+    done = dry_run("command: train.py {lr} {seed}\nsweep: {lr: 0.1, 0.2, seed: }\n", check=False)
+    assert done.stderr == (
+        "kit: job.yaml:2: the sweep's lr has a list without brackets\n  fix: write `lr: [0.1, 0.2]`\n"
+        "kit: job.yaml:2: the sweep's seed has no list of values\n  fix: write `seed: [0.1, 0.2]`\n"
+    )
 
 
 def test_mistakes_of_a_sweep_come_all_at_once_with_their_fixes(dry_run) -> None:

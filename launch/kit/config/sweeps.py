@@ -15,6 +15,8 @@ from kit.config.yaml_source import Located
 MOST = 1000  # tasks; where a site has not set MaxArraySize, Slurm takes numbers up to 1000
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
+_NUMERIC = re.compile("[-+.]?[0-9]")
+
 Table = tuple[tuple[str, tuple[str, ...]], ...]  # (name, its value for each task)
 
 
@@ -33,7 +35,8 @@ def parse(given: Located, problems: Problems) -> Optional[Sweep]:
     before = len(problems.found)
     found: Sweep = {}
     if isinstance(given.value, dict) and given.value:
-        found = {(name,): _axis(name, item, problems) for name, item in given.value.items()}
+        axes = _without_bare_lists(given.value, problems)
+        found = {(name,): _axis(name, item, problems) for name, item in axes.items()}
     elif isinstance(given.value, list) and given.value:
         found = _points(given, given.value, problems)
     else:
@@ -114,6 +117,28 @@ def table(sweep: Sweep) -> Table:
 
 def _fill(word: str, point: dict[str, str]) -> str:
     return PLACEHOLDER.sub(lambda match: point.get(match[1], match[0]), word)
+
+
+def _without_bare_lists(axes: dict[str, Located], problems: Problems) -> dict[str, Located]:
+    """Refuse lists without brackets, `{lr: 0.1, 0.2}`, and return what is not part of one.
+
+    YAML takes all values but the first for names that have no value. A real name that lacks one is
+    told by its line, or by its letters where the first value is a number.
+    """
+    lists: dict[str, list[str]] = {}
+    name, value = "", ""  # of what may be the first of such a list
+    for word, item in axes.items():
+        is_on_line = name != "" and item.where == axes[name].where
+        is_alike = bool(_NUMERIC.match(word)) == bool(_NUMERIC.match(value))
+        if item.value is None and is_on_line and is_alike:
+            lists.setdefault(name, [value]).append(word)
+        else:
+            name, value = (word, item.value) if isinstance(item.value, str) else ("", "")
+    for name, words in lists.items():
+        problem = f"the sweep's {name} has a list without brackets"
+        problems.add(axes[name].where, problem, f"write `{name}: [{', '.join(words)}]`")
+    parts = {word for name, words in lists.items() for word in (name, *words[1:])}
+    return {word: item for word, item in axes.items() if word not in parts}
 
 
 def _axis(name: str, item: Located, problems: Problems) -> Axis:
