@@ -37,12 +37,23 @@ BAD = {
         "2: no such image: {dir}/none.sif",
         "check the path; kit build makes one of a recipe, kit build docker://NAME of an image of a registry",
     ),
+    "definition file of an image missing": (
+        "image: ./none.toml\nruntime: container-engine\n",
+        "2: no such image: {dir}/none.toml",
+        "check the path\n",
+    ),
     "image address": (
         "image: docker://x\nruntime: enroot\n",
         "2: 'docker://x' is not a file, which enroot needs",
         "every node would download it; make a file of it once: kit build docker://x (of a registry), or dockerd://NAME (of this machine)",
     ),
     "mount home": ("mounts: [~/data]\n", "2: the mount target '~/data' is not an absolute path", "write ~/data:/data"),
+    "mount in the place of the list": (
+        "mounts:\n  /tmp: /data\n",
+        "3: the mount of /tmp is written as a key with a value",
+        'write it as one text of the list: "/tmp:/data"',
+    ),
+    "mount without a target": ("mounts:\n- /tmp:\n", "3: the mount of /tmp is written as a key with a value", 'write it as one text of the list: "/tmp"'),
     "env that limits bash": ("env:\n  FUNCNEST: 1\n", "3: FUNCNEST has a meaning of its own in bash and would not arrive unchanged", "use a name of your own"),
     "env NUL": ('env:\n  A: "\\0"\n', "3: env: contains a NUL byte, which no program can receive", "remove it"),
     "command of notify NUL": ('notify: {command: "train.py a\\0b"}\n', "2: notify: contains a NUL byte, which no program can receive", "remove it"),

@@ -62,6 +62,10 @@ def _mount(given: Located, problems: Problems) -> Optional[Mount]:
 def _mount_from_keys(
     given: Located, keys: dict[str, Located], problems: Problems
 ) -> Optional[Mount]:
+    if keys and all(re.match("[/~.$]", key) for key in keys):
+        for key, value in keys.items():
+            _refuse_pair(key, value, problems)
+        return None
     refuse_unknown(keys, ("source", "target", "read_only", "on_nodes"), "a mount", problems)
     if "source" not in keys:
         problems.add(given.where, "the mount has no source", "add `source: /path/on/the/host`")
@@ -77,6 +81,16 @@ def _mount_from_keys(
     mount = Mount(source, target, read_only, given.where, on_nodes=on_nodes)
     asks_to_write = "read_only" in keys and not read_only
     return _check_mount(mount, problems, asks_to_write=asks_to_write)
+
+
+def _refuse_pair(source: str, target: Located, problems: Problems) -> None:
+    """Refuse `/data: /target`, which YAML takes for a key and its value."""
+    inside = target.value
+    if not isinstance(inside, str):
+        inside = source if os.path.isabs(source) else f"/{os.path.basename(source)}"
+    mount = source if inside == source else f"{source}:{inside}"
+    problem = f"the mount of {source} is written as a key with a value"
+    problems.add(target.where, problem, f'write it as one text of the list: "{mount}"')
 
 
 def _check_mount(mount: Mount, problems: Problems, *, asks_to_write: bool) -> Optional[Mount]:

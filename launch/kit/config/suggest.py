@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from kit.base.errors import closest, did_you_mean
-from kit.config import image_files, sbatch_options
+from kit.config import image_files, plugins, sbatch_options
 from kit.config.keys import Key
 from kit.config.yaml_source import is_typed, the_keys
 from kit.files import safe_read
@@ -47,6 +47,9 @@ OF_A_REGISTRY = re.compile(
 )
 
 
+BUILT = re.compile("[a-z0-9]([a-z0-9._-]*[a-z0-9])?")  # the names that kit build takes
+
+
 def image(path: str, where: str) -> tuple[bool, str, str]:
     """Return whether a missing image was given as a path, the problem, and the fix.
 
@@ -57,7 +60,9 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
         base = os.path.dirname(os.path.abspath(where.rpartition(":")[0]))
     word = os.path.relpath(path, base)
     first = os.path.join(base, word.partition("/")[0])
-    is_file = word.endswith(image_files.FILES) or os.path.exists(first)
+    ending = os.path.splitext(word)[1]
+    is_of_runtime = ending != "" and plugins.runtimes(ending) != []
+    is_file = word.endswith(image_files.FILES) or is_of_runtime or os.path.exists(first)
     found = None if is_file else OF_A_REGISTRY.fullmatch(word)
     if found and (found["tag"] or "." in (found["host"] or "")):
         name = found["name"].lower()
@@ -75,11 +80,14 @@ def image(path: str, where: str) -> tuple[bool, str, str]:
             fix += f"kit build --name {word}"
             return False, f"there is no image {word}: its record cannot be read: {place}", fix
         fix = f"write the path of its file; or build it: kit build --name {word}; see kit images"
+        if not BUILT.fullmatch(word):
+            name = "a name of a-z, 0-9, dot, dash and underscore"
+            fix = f"write the path of its file; or build it under {name}: kit build --name NAME"
         problem = f"no file has that name, and kit build has made none in {folder}"
         fix = did_you_mean(word, built, fix, cutoff=0.75)
         return False, f"there is no image {word}: {problem}", fix
-    fix = (
-        "check the path; kit build makes one of a recipe, "
-        "kit build docker://NAME of an image of a registry"
-    )
+    fix = "check the path"
+    if word.endswith(image_files.FILES) or not is_of_runtime:  # which kit build makes
+        made = "a recipe, kit build docker://NAME of an image of a registry"
+        fix = f"{fix}; kit build makes one of {made}"
     return True, f"no such image: {path}", neighbour(path, fix, may_be_folder=True)
