@@ -9,7 +9,7 @@ from typing import Any, Optional
 import pytest
 import yaml
 from kit.base.errors import Problems, UsageError
-from kit.config import yaml_source
+from kit.config import values, yaml_source
 from kit.config.job import KEYS
 
 pytestmark = pytest.mark.tame
@@ -244,6 +244,19 @@ def test_a_command_may_go_on_in_the_next_line(kit, tmp_path: Path) -> None:
 def test_a_line_of_bash_may_go_on_in_the_next_line_of_a_folded_text(text: str, lines: str, kit, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
     assert f"/script.sh <==\n{lines}" in kit("submit", "job.yaml", "--code", "live", "--dry-run").stdout
+
+
+@pytest.mark.parametrize("dumper", [yaml.SafeDumper, yaml.CSafeDumper])
+@pytest.mark.parametrize("more", ["", ": ", "\\ é\t"])
+def test_long_lines_of_bash_may_be_wrapped_by_a_program_that_writes_the_job(more: str, dumper: Any, tmp_path: Path) -> None:
+    long = "python train.py " + " ".join(f"--option{number} {number}" for number in range(30))
+    job = {"script": f"{long}\necho {more}b\n\n{long}\n", "setup": long, "host_setup": f"true {more}; {long}"}
+    for style in (None, "'", '"'):
+        (tmp_path / "job.yaml").write_text(yaml.dump(job, Dumper=dumper, default_style=style))
+        problems = Problems()
+        given = yaml_source.read(tmp_path / "job.yaml", problems)
+        read = {key: values.lines(item, problems) for key, item in given.items()}
+        assert not problems.found and read == {key: text.rstrip("\n") + "\n" for key, text in job.items()}
 
 
 @pytest.mark.parametrize("script", ["|\n  echo a\n  echo b\n", '"echo a\\necho b"\n', "'echo a\n\n  echo b'\n"])

@@ -75,6 +75,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is ten times
 MOST_BYTES = 1_000_000
 MOST_NODES = 100_000  # after aliases, each of which stands for a copy
 DEEPEST = 100
+WIDTH = 80  # of the lines that a library for YAML writes, unless it is told otherwise
 _TOO_MUCH = "put data into a file of the program's own"
 
 
@@ -223,9 +224,20 @@ def _joined(node: Any, lines: Sequence[str]) -> tuple[Joined, ...]:
         rows[0] = rows[0][start.column + quote :]
     first = start.line + 1 + (node.style == ">")
     pairs = zip(itertools.count(first), map(str.strip, rows), map(str.strip, rows[1:]))
-    found = (Joined(*pair) for pair in pairs if pair[1] and pair[2])
-    # In double quotes, a backslash at the end of a line says that it goes on.
-    return tuple(each for each in found if not (node.style == '"' and each.upper.endswith("\\")))
+    found = [Joined(*pair) for pair in pairs if pair[1] and pair[2]]
+    if node.style == ">":
+        return tuple(found)
+    if node.style == '"':  # in which a backslash at the end of a line says that it goes on
+        found = [each for each in found if not each.upper.endswith("\\")]
+    return tuple(each for each in found if not _is_wrapped(lines[each.number - 1], each.lower))
+
+
+def _is_wrapped(upper: str, lower: str) -> bool:
+    """Return whether a program that writes YAML ends a line here, since the next word has no room.
+
+    It does so only in text without > or |.
+    """
+    return len(upper) + 1 + len(lower.split()[0]) > WIDTH
 
 
 def _indent(line: str) -> int:
