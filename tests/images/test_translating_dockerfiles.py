@@ -15,7 +15,7 @@ from kit.registry.oci import Config, architecture
 
 from samples import ROOT
 
-VALUES = {"A": "1", "EMPTY": "", "SPACE": "a b", "DOLLAR": "$A"}
+VALUES = {"V": "v3.11.07", "A": "1", "EMPTY": "", "SPACE": "a b", "DOLLAR": "$A"}
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,16 @@ VALUES = {"A": "1", "EMPTY": "", "SPACE": "a b", "DOLLAR": "$A"}
         ("$ 5$", "$ 5$"),
         ("$1", ""),
         ("$Ab$A-b", "1-b"),
+        ("${A:?no}${A?}${EMPTY?}", "11"),
+        ("${V#v}|${V##*.}|${V#*.}|${V%.*}|${V%%.*}|${V%0?}|${V#\\*}|${NONE#x}", "3.11.07|07|11.07|v3.11|v3|v3.11.|v3.11.07|"),
+        ("${V/1/-}|${V//1/-}|${V//[.]/}|${V//./$A}", "v3.-1.07|v3.--.07|v3.11.07|v3111107"),
     ],
 )
 def test_a_word_has_dockers_quotes_and_variables(word: str, expected: str) -> None:
     assert dockerfile_words.expand(word, VALUES, "\\") == expected
 
 
-@pytest.mark.parametrize("word", ["${", "${A", "${A:", "${A:?no}", "${A#x}", "${A/x/y}", "${}", '"a', "'a", "${A:-'x}"])
+@pytest.mark.parametrize("word", ["${", "${A", "${A:", "${NONE:?no}", "${EMPTY:?}", "${NONE?}", "${A^x}", "${A/x}", "${}", '"a', "'a", "${A:-'x}"])
 def test_a_word_that_no_docker_reads_or_not_every_one_is_refused(word: str) -> None:
     with pytest.raises(ValueError):
         dockerfile_words.expand(word, VALUES, "\\")
@@ -168,7 +171,7 @@ COPY --from=7 /x /y
 COPY a.py
 SHELL bash
 INSTALL x
-ENV B=${A#x}
+ENV B=${A^x}
 USER root
 RUN --network=default three
 """
@@ -206,7 +209,7 @@ def test_all_lines_that_are_for_docker_alone_are_refused_at_once_with_the_ways_o
         ":22: COPY: it wants at least one file, and a target",
         ':23: SHELL: it wants a list: SHELL ["/bin/bash", "-c"]',
         ":24: INSTALL is not known",
-        ":25: ENV: ${A...} has another form than ${A:-...} or :+",
+        ":25: ENV: ${A...} has a form that Docker does not know",
     ]
     assert all("\n  fix: " in item for item in found)
 
