@@ -213,6 +213,15 @@ def test_a_records_bases_hold_over_image_lock_and_another_one_is_refused(engine:
         make(build.BuildRequest(locked=lock))
 
 
+def test_a_record_may_have_the_base_of_a_stage_that_is_not_built(engine: Engine) -> None:
+    """As those of earlier versions of kit have."""
+    Path("Dockerfile").write_text(f"FROM other:1 AS other\nFROM {BASE}\n")
+    make(build.BuildRequest())
+    lock = recorded(lambda record: record["bases"].update({"other:1": DIGEST}))
+    make(build.BuildRequest(locked=lock))
+    assert json.loads(built().with_suffix(".json").read_text())["bases"] == {BASE: DIGEST}
+
+
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
@@ -595,6 +604,53 @@ def test_what_only_the_engine_knows_reaches_it_and_is_part_of_the_name(engine: E
     assert len(list(Path("images").glob("*.sqsh"))) == 5
 
 
+def test_the_digest_of_a_base_is_in_the_recipe_and_in_no_argument(engine: Engine) -> None:
+    text = f"ARG OS={BASE}\nARG SAME={BASE}\nFROM ${{OS}}\nARG OS\nRUN test ${{OS}} = {BASE}\n"
+    Path("Dockerfile").write_text(text)
+    make(build.BuildRequest())
+    (given,) = (engine.folder / "images").glob("*.files/context/Dockerfile")
+    assert given.read_text() == text.replace("FROM ${OS}", f"FROM {BASE}@{DIGEST}")
+    assert not (engine.folder / "arguments").exists()
+
+
+STAGES = """\
+FROM first:1 AS First
+COPY mine /
+FROM second:1
+COPY data /
+FROM third:$NONE
+COPY missing id_rsa /
+FROM last:1
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "base", "file", "other"),
+    [
+        (BuilderOptions(), "last:1", "", "data"),
+        (BuilderOptions(stage="first"), "first:1", "mine", "data"),
+        (BuilderOptions(stage="1"), "second:1", "data", "mine"),
+        (BuilderOptions(words=("--target", "first", "--label=target=1")), "first:1", "mine", "data"),
+        (BuilderOptions(stage="first", words=("--target=1",)), "second:1", "data", "mine"),
+    ],
+)
+def test_only_the_stages_that_are_built_count(options: BuilderOptions, base: str, file: str, other: str, engine: Engine) -> None:
+    """What is there of the others goes to the engine: Docker's classic builder builds them, too."""
+    Path("Dockerfile").write_text(STAGES)
+    Path("image.lock").write_text(json.dumps({base: DIGEST}))
+    for name in ("mine", "id_rsa"):
+        Path(name).write_text(name)
+    for changed, images in ((other, 1), (file, 2 if file else 1)):
+        make(build.BuildRequest(options=options))
+        assert json.loads(built().with_suffix(".json").read_text())["bases"] == {base: DIGEST}
+        if changed:
+            Path(changed).write_text("changed")
+        make(build.BuildRequest(options=options))
+        assert len(list(Path("images").glob("*.sqsh"))) == images
+    for context in (engine.folder / "images").glob("*.files/context"):
+        assert {name for name in os.listdir(context) if not name.startswith(".")} == {"Dockerfile", "mine", "data"}
+
+
 # Apptainer 1.1, which knows no arguments.
 OLD_APPTAINER = """\
 case " $* " in
@@ -608,7 +664,7 @@ esac
 @pytest.mark.parametrize("arguments", [{}, {"SIZE": "9"}])
 def test_a_definition_without_arguments_is_built_by_an_apptainer_that_knows_none(arguments: dict[str, str], engine: Engine, tmp_path: Path) -> None:
     stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)
-    Path("image.def").write_text("Bootstrap: localimage\nFrom: base.sif\n%arguments\n  SIZE=1\n")
+    Path("image.def").write_text("Bootstrap: localimage\nFrom: base.sif\n%arguments\n  SIZE=1\n%labels\n  size {{ SIZE }}\n")
     Path("base.sif").touch()
     if arguments:
         with pytest.raises(KitError, match="apptainer build ended with code 1"):
@@ -616,6 +672,15 @@ def test_a_definition_without_arguments_is_built_by_an_apptainer_that_knows_none
     else:
         make(build.BuildRequest(engine="apptainer"))
         assert {"recipe", "base"} <= set(listed(built()))
+
+
+def test_an_argument_that_only_names_the_base_is_not_given_to_apptainer(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest stands in its place, and Apptainer refuses an argument without a use."""
+    stub(tmp_path / "bin", "apptainer", OLD_APPTAINER)
+    monkeypatch.setattr(client, "open_image", lambda name, _: oci.Image(name, "", oci.Config(), ()))
+    Path("image.def").write_text("Bootstrap: docker\nFrom: {{ NAME }}\n")
+    make(build.BuildRequest(engine="apptainer", arguments={"NAME": BASE}))
+    assert json.loads(built().with_suffix(".json").read_text())["arguments"] == {"NAME": BASE}
 
 
 def test_another_file_that_a_definition_is_built_on_makes_another_image(engine: Engine, tmp_path: Path) -> None:
@@ -961,7 +1026,7 @@ def test_a_base_is_asked_for_once_and_its_digest_is_kept_beside_the_recipe(engin
     asked: list[str] = []
     answers = {"a.example/x:1": "sha256:" + "1" * 64, BASE: "sha256:" + "2" * 64}
     monkeypatch.setattr(client, "resolve", lambda base, _: asked.append(base) or answers[base])
-    both = found(f"FROM a.example/x:1\nFROM {BASE}\nFROM b.example/y@{DIGEST}\n")
+    both = found(f"FROM a.example/x:1\nFROM {BASE}\nCOPY --from=0 / /\nCOPY --from=b.example/y@{DIGEST} / /\n")
     whole = {"a.example/x:1": "sha256:" + "1" * 64, BASE: DIGEST, f"b.example/y@{DIGEST}": DIGEST}
     assert bases.pin(both, {}, nobody, update=False) == whole
     assert asked == ["a.example/x:1"]

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Optional
@@ -125,7 +126,7 @@ def test_what_an_engine_gets_is_only_what_goes_in_with_bases_by_digest(project: 
     target.mkdir()
     exact = find(arguments={"BASE_IMAGE": "mine:1"}).at({"mine:1": "sha256:1", "busybox:1": "sha256:2"})
     text = exact.lay_out(target).read_text()
-    assert exact.arguments == {"BASE_IMAGE": "mine:1@sha256:1"}
+    assert exact.arguments == {"BASE_IMAGE": "mine:1"} and "FROM mine:1@sha256:1 AS first\n" in text
     assert exact.bases == ["mine:1@sha256:1", "busybox:1@sha256:2"]
     assert "COPY --from=busybox:1@sha256:2 /bin/busybox /bin/\n" in text
     left = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
@@ -149,8 +150,13 @@ def test_what_an_engine_gets_is_only_what_goes_in_with_bases_by_digest(project: 
             "FROM x\nRUN --mount=from=uv:1,target=/a --mount=from=uv:1,target=/b true\n",
             "FROM x\nRUN --mount=from=uv:1@sha256:2,target=/a --mount=from=uv:1@sha256:2,target=/b true\n",
         ),
-        # An argument of the same value has its digest in --build-arg.
-        ("ARG BASE=uv:1\nFROM ${BASE}\nCOPY --from=uv:1 /uv /\n", "ARG BASE=uv:1\nFROM ${BASE}\nCOPY --from=uv:1@sha256:2 /uv /\n"),
+        # Steps see an argument that names a base as it is written.
+        (
+            "ARG BASE=uv:1\nFROM ${BASE}\nARG BASE\nCOPY --from=uv:1 $BASE /\n",
+            "ARG BASE=uv:1\nFROM uv:1@sha256:2\nARG BASE\nCOPY --from=uv:1@sha256:2 $BASE /\n",
+        ),
+        ('ARG R=uv\nFROM "${R}":1 AS a\n', "ARG R=uv\nFROM uv:1@sha256:2 AS a\n"),
+        ("FROM uv:1 \\\\\n", "FROM uv:1@sha256:2 \\\\\n"),
     ],
 )
 def test_a_base_is_replaced_where_the_instruction_names_it(text: str, exact: str, project: Path) -> None:
@@ -169,7 +175,7 @@ def test_a_base_that_cannot_be_replaced_is_refused(project: Path) -> None:
     [
         ("FROM x\nCOPY missing.txt /\n", "Dockerfile:2: missing.txt is not in "),
         ("FROM ${WHICH}\n", "Dockerfile:1: WHICH has no value\n  fix: give it one: kit build --build-arg WHICH=VALUE"),
-        ("FROM x\nCOPY ../up /\n", "is outside"),
+        ("FROM x\nCOPY ../up /\n", "Dockerfile:2: up is not in "),
     ],
 )
 def test_what_is_not_there_is_named_with_its_line(text: str, expected: str, project: Path) -> None:
@@ -207,7 +213,7 @@ def test_a_wrong_request_is_refused_with_a_fix(values: dict, expected: str, proj
     [
         ("FROM base AS Build\nFROM other\nCOPY --from=build /x /\nCOPY --from=0 /x /\n", ["base", "other"], []),
         ("ARG VERSION=2\nARG IMAGE=base:${VERSION}\nFROM $IMAGE\n", ["base:2"], []),
-        ("ARG STAGE=first\nFROM base AS first\nFROM ${STAGE}\nFROM ${NONE:-last}\n", ["base", "last"], []),
+        ("ARG STAGE=first\nFROM base AS first\nFROM ${STAGE}\nFROM ${NONE:-last}\n", ["last"], []),
         ("FROM base\nCOPY\tx\t/\nadd https://example.org/y z /\n", ["base"], ["x", "z"]),
         ("FROM base\nRUN --mount=type=bind,source=x,target=/x --mount=from=tools,target=/t true\n", ["base", "tools"], ["x"]),
         ("FROM base\nRUN --mount=type=cache,target=/c --mount=type=secret,id=s true\n", ["base"], []),
@@ -221,17 +227,134 @@ def test_a_wrong_request_is_refused_with_a_fix(values: dict, expected: str, proj
         ("# Escape = `\n# syntax=x\nFROM base\nCOPY x `\n  y /\nLABEL path=C:\\\nCOPY z /\n", ["base"], ["x", "y", "z"]),
         ("# not first\n# escape=`\nFROM base\nCOPY x \\\n  y /\n", ["base"], ["x", "y"]),
         ("FROM base\nCOPY --link\t--chown=1:1  x /\n", ["base"], ["x"]),
-        ("ARG V=1\nFROM base:$V\nARG V=2\nFROM last:$V\n", ["base:1", "last:1"], []),
+        ("ARG V=1\nFROM base:$V\nARG V=2\nFROM last:$V\nCOPY --from=0 / /\n", ["base:1", "last:1"], []),
         ("ARG A=\nARG B=-b\nFROM base${A:+:none}${A+:a}${B:+$B}${C-:c${B}}\n", ["base:a-b:c-b"], []),
         ("FROM base AS base\nFROM BASE\n", ["base"], []),
-        ("ARG KIND=gpu\nFROM base AS cpu\nFROM other AS gpu\nFROM $KIND\n", ["base", "other"], []),
+        ("ARG KIND=gpu\nFROM base AS cpu\nFROM other AS gpu\nFROM $KIND\n", ["other"], []),
+        ('ARG UB=22.04\nARG BASE\nARG BASE=${BASE:-"base:${UB}"}\nFROM ${BASE}\n', ["base:22.04"], []),
+        ("ARG TAG=v3.11\nARG BASE=base:${TAG#v}\nFROM ${BASE}\n", ["base:3.11"], []),
+        ("ARG V=1\nARG B=base:${V}\nARG V=2\nFROM ${B}\n", ["base:1"], []),
+        ("ARG A=1\nARG B='base:$A'\nARG C=${B}\nFROM ${C:+base:\"$A\"}\n", ["base:1"], []),
+        ("FROM base\nCOPY ../x /\n", ["base"], ["../x"]),
+        ("FROM base\nARG URL=https://example.org/x\nADD ${URL} $URL/y x /\n", ["base"], ["x"]),
+        ("FROM base\nENV V=1 URL=https://example.org\nADD ${URL}/a-${V}.tgz x /\n", ["base"], ["x"]),
+        ('FROM base\nRUN echo "usage: cat <<EOF"\nCOPY x /\n', ["base"], ["x"]),
+        ("FROM base\nRUN echo 'it <<EOF\nCOPY x /\n", ["base"], ["x"]),
+        ('FROM base\nRUN ["cat", "<<EOF"]\nCOPY x /\n', ["base"], ["x"]),
+        ("FROM base\nRUN cat <<'END-OF-FILE' <<\"end.2\" <<E\\ F\nCOPY a /\nEND-OF-FILE\nend.2\nCOPY b /\nE F\nCOPY x /\n", ["base"], ["x"]),
+        ("FROM base\nONBUILD RUN <<EOF\nCOPY a /\nEOF\nCOPY x /\n", ["base"], ["x"]),
+        ("FROM base\nENV P=C:\\\\\nCOPY x /\nRUN a \\\\ \nCOPY y /\n", ["base"], ["x", "y"]),
+        ("FROM base\n# \u2028COPY a /\nCOPY x /\n", ["base"], ["x"]),
+        ("# version=1.0\n# escape=`\nFROM base\nCOPY x \\\n  y /\n", ["base"], ["x", "y"]),
+        ("# check=skip=all;error=true\n# escape=`\nFROM base\nCOPY x `\n  y /\n", ["base"], ["x", "y"]),
+        ("FROM one AS test\nCOPY a /\nFROM two AS part\nCOPY b /\nFROM base\nRUN --mount=from=part,target=/p true\nCOPY x /\n", ["two", "base"], ["b", "x"]),
         ("FROM --platform=linux/amd64 base\nSHELL not-json [\nCOPY [x y /\n", ["base"], ["[x", "y"]),
     ],
 )
 def test_a_dockerfile_is_read_as_docker_reads_it(text: str, bases: list[str], sources: list[str], project: Path) -> None:
     (project / "Dockerfile").write_text(text)
     assert find().bases == bases
-    assert [word for _, word in find().parts.sources] == sources
+    assert [source.word for source in find().parts.sources] == sources
+
+
+def test_only_an_argument_before_the_first_from_names_a_base(project: Path) -> None:
+    (project / "Dockerfile").write_text("FROM python:${PY:-3.11}\nARG PY\n")
+    assert find(arguments={"PY": "3.12"}).bases == ["python:3.11"]
+    (project / "Dockerfile").write_text("ARG PY\nFROM python:${PY:-3.11}\n")
+    assert find(arguments={"PY": "3.12"}).bases == ["python:3.12"]
+
+
+def test_a_value_of_the_command_line_is_taken_as_it_is(project: Path) -> None:
+    (project / "Dockerfile").write_text("ARG V=1\nARG TAG\nFROM base:1\nARG TAG\nCOPY $TAG /\n")
+    (project / "${V}").touch()
+    assert find(arguments={"TAG": "${V}"}).files() == ["${V}"]
+
+
+def test_steps_see_an_argument_that_names_a_base_as_before(project: Path) -> None:
+    (project / "Dockerfile").write_text("ARG OS=debian\nFROM ${OS}\nARG OS\nCOPY install-${OS}.sh /\n")
+    (project / "install-debian.sh").touch()
+    exact = find().at({"debian": "sha256:1"})
+    assert (exact.bases, exact.arguments, exact.files()) == (["debian@sha256:1"], {}, ["install-debian.sh"])
+
+
+def test_the_folder_of_git_is_told_to_be_left_out_by_kit(project: Path) -> None:
+    (project / ".git").mkdir()
+    (project / ".git/HEAD").touch()
+    (project / "Dockerfile").write_text("FROM x\nRUN --mount=type=bind,source=.git,target=.git git describe\n")
+    with pytest.raises(
+        UsageError, match=r"Dockerfile:2: \.git is in no image that kit builds.*\n  fix: tell the step what it reads there: kit build --build-arg VERSION="
+    ):
+        find().files()
+    (project / "Dockerfile").write_text("FROM x\nRUN --mount=source=.git/HEAD,target=/head cat /head\n")
+    assert find().files() == [".git/HEAD"]
+
+
+@pytest.mark.parametrize(
+    ("text", "bases", "sources"),
+    [
+        ("Bootstrap:docker\nFrom:base:1\n", ["base:1"], []),
+        ("BootStrap : docker\nfrom : base:1 # not base:2\n", ["base:1"], []),
+        ("Registry: nvcr.io\nBootstrap: docker\nFrom: {{ B }}\nNamespace: nvidia\n%arguments\n B = base:1\n", ["nvidia/base:1"], []),
+        ("Bootstrap: docker\nFrom: pytorch:1\nRegistry: nvcr.io\nNamespace: nvidia\n", ["nvcr.io/nvidia/pytorch:1"], []),
+        ("Bootstrap: docker\nFrom: base:1\n%help\nFrom: the lab of X\n%files\n a b\n", ["base:1"], ["a"]),
+        ("Bootstrap: docker\nFrom: base:{{ V }}\n%arguments\n  V = 2\n  W={{V}}\n%files\n {{ W }}/run.sh /opt/\n", ["base:2"], ["2/run.sh"]),
+        ("Bootstrap: docker\nFrom: {{ IMG }}\n", ["given:1"], []),
+        ('Bootstrap: docker\nFrom: base:1\n%FILES\n "a b.txt" /opt/\n run#1.csv /\n # no.csv /\n', ["base:1"], ["a b.txt", "run#1.csv"]),
+        ("Bootstrap: docker\nFrom: base:1\n%appfiles foo\n a\n%files from one\n b\n", ["base:1"], ["a"]),
+        ("Bootstrap: docker\nFrom: base:{{ V }}\n%arguments\n V=1\nBootstrap: docker\nFrom: base:{{ V }}\n%arguments\n V=2\n", ["base:1", "base:2"], []),
+    ],
+)
+def test_a_definition_is_read_as_apptainer_reads_it(text: str, bases: list[str], sources: list[str], project: Path) -> None:
+    (project / "image.def").write_text(text)
+    found = find(engine="apptainer", arguments={"IMG": "given:1"} if "IMG" in text else {})
+    assert (found.bases, [source.word for source in found.parts.sources]) == (bases, sources)
+    exact = found.at(dict.fromkeys(bases, "sha256:1"))
+    assert exact.bases == [f"{base}@sha256:1" for base in bases] and exact.arguments == found.arguments
+
+
+def test_an_argument_of_a_definition_without_a_value_is_named(project: Path) -> None:
+    for text in ("Bootstrap: docker\nFrom: {{ IMG }}\n", "Bootstrap: docker\nRegistry: {{ IMG }}\nFrom: base:1\n"):
+        (project / "image.def").write_text(text)
+        with pytest.raises(UsageError, match=r"IMG has no value\n  fix: give it one: kit build --build-arg IMG=VALUE"):
+            find(engine="apptainer").bases
+
+
+@pytest.mark.parametrize("name", ["base.tar", "base.tar:tagged"])
+@pytest.mark.parametrize("bootstrap", ["docker-archive", "oci-archive"])
+def test_an_archive_that_a_definition_is_built_on_counts(bootstrap: str, name: str, project: Path, tmp_path: Path) -> None:
+    (project / "image.def").write_text(f"Bootstrap: {bootstrap}\nFrom: {name}\n")
+    digests = set()
+    for text in ("one", "two"):
+        (project / "base.tar").write_text(text)
+        digests.add(digest(find(engine="apptainer"), {}))
+    assert len(digests) == 2
+    (tmp_path / "context").mkdir()
+    assert find(engine="apptainer").lay_out(tmp_path / "context").read_text() == f"Bootstrap: {bootstrap}\nFrom: {project}/{name}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "text"),
+    [
+        ("Dockerfile", "docker", "\\\nFROM x\nARG\nENV\nCOPY\nADD\nRUN\nONBUILD\nFROM\n\\"),
+        ("Dockerfile", "docker", 'FROM x\nARG A="\nENV B=\'\nCOPY "$A ${B ${C^} /\nRUN --mount\n'),
+        ("image.def", "apptainer", '%files\n "\n%arguments\n=\nA\n%\n:\nBootstrap:\nFrom:\n'),
+        ("image.enroot.sh", "enroot", '# base:\n# base: ${\n# files: "a\n# argument: \n# argument: =\n'),
+    ],
+)
+def test_half_a_recipe_is_left_to_the_engine(name: str, engine: str, text: str, project: Path) -> None:
+    (project / name).write_text(text)
+    found = find(engine=engine)
+    with suppress(UsageError):
+        found.files()
+    with suppress(UsageError):
+        assert found.at(dict.fromkeys(found.bases, "sha256:1")).parts.declared == found.parts.declared
+
+
+def test_a_script_of_enroots_names_files_with_blanks_in_quotes(project: Path) -> None:
+    (project / "image.enroot.sh").write_text('# base: base:${V}\n# files: "a b.txt" ${F}\n# argument: V=1\n# argument: F=other.txt\n')
+    found = find(engine="enroot")
+    assert (found.bases, found.files()) == (["base:1"], ["a b.txt", "other.txt"])
+    assert found.at({"base:1": "sha256:1"}).text.startswith("# base: base:1@sha256:1\n# files")
 
 
 def test_a_base_of_apptainers_that_is_in_no_registry_has_no_digest(project: Path) -> None:
@@ -443,7 +566,7 @@ def test_what_kit_writes_is_no_part_of_a_recipe_but_the_same_name_deeper_is(proj
         "source/images/x.png",
     ]
     (project / "Dockerfile").write_text("FROM x\nCOPY runs /opt/\n")
-    with pytest.raises(UsageError, match=r"nothing of runs is left: \.dockerignore, or what kit writes itself"):
+    with pytest.raises(UsageError, match=r"runs is in no image that kit builds: kit writes to it\n  fix: take the files from another folder"):
         find().files()
 
 
@@ -512,10 +635,13 @@ def test_empty_folders_and_the_modes_of_folders_reach_the_engine(project: Path, 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("FROM x\nENV D=source\nCOPY $D /opt/\n", "all"),
+        ("FROM x\nENV D=other.txt\nCOPY $D /opt/\n", ["other.txt"]),
         ("FROM x\nARG D\nCOPY $D /opt/\n", "all"),
-        ("FROM x\nARG D=source\nENV D other.txt\nCOPY $D /opt/\n", "all"),
-        ("FROM x\nARG D=source\nCOPY $D /opt/\nFROM x\nARG D=other.txt\nCOPY $D /opt/\n", "all"),
+        ("FROM x\nARG D=source\nENV D other.txt\nCOPY $D /opt/\n", ["other.txt"]),
+        ("FROM x\nARG D=source\nENV D=$E\nCOPY $D /opt/\n", "all"),
+        ("FROM x\nARG D='a b.txt'\nCOPY $D /opt/\nFROM x\nARG D=other.txt\nCOPY $D /opt/\nCOPY --from=0 / /\n", ["a b.txt", "other.txt"]),
+        ("ARG D=other.txt\nFROM x\nCOPY ${D:-source} /opt/\n", "all"),
+        ("ARG D=other.txt\nFROM scratch\nCOPY ${D:-a*} /opt/\n", ["a b.txt"]),
         ("FROM x\nCOPY ${D:-source} /opt/\n", "all"),
         ("FROM x\nARG D=$E\nCOPY $D /opt/\n", "all"),
         ("FROM x AS one\nONBUILD COPY missing /opt/\nFROM one\n", "all"),
@@ -577,7 +703,7 @@ def test_a_stage_that_is_called_like_its_own_base_stays_the_stage(project: Path)
 
 
 def test_a_base_that_only_the_engine_can_name_is_left_to_it(project: Path) -> None:
-    text = "ARG V=${TARGETARCH#arm} V=${V:-64}\nFROM base:$V\n"
+    text = "ARG V=${TARGETARCH^} V=${V:-64}\nFROM base:$V\n"
     (project / "Dockerfile").write_text(text)
     pinned = bases.pin(find(), {}, lambda name: "", update=False)
     bases.check(pinned, lambda name: "")
@@ -587,8 +713,8 @@ def test_a_base_that_only_the_engine_can_name_is_left_to_it(project: Path) -> No
 @pytest.mark.parametrize("name", ["Dockerfile", "containers/image.def", "containers/image.enroot.sh"])
 def test_the_kits_own_recipes_make_the_same_image_from_the_same_files(name: str) -> None:
     parts = recipe_formats.read(name, (ROOT / name).read_text())
-    assert [word.strip("${} ") for _, word in parts.bases] == ["BASE_IMAGE"]
-    assert [word for _, word in parts.sources] == ["containers/install"]
+    assert [base.word.strip("${} ") for base in parts.bases] == ["BASE_IMAGE"]
+    assert [source.word for source in parts.sources] == ["containers/install"]
     dockerfile = recipe_formats.read("Dockerfile", (ROOT / "Dockerfile").read_text())
     assert {key: value for key, value in parts.arguments.items() if value} == dockerfile.arguments
     assert parts.declared == dockerfile.declared == {"BASE_IMAGE", "CPU_BASE_IMAGE", "TORCH_INDEX", "PIP_INDEX_URL", "APT_PACKAGES"}

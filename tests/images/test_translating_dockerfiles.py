@@ -103,6 +103,9 @@ def variables(stage: Stage) -> dict[str, str]:
         ("FROM x AS b\nARG A=1\nENV B=2\nFROM x\nRUN y\n", {}, {}),
         ("FROM x\nARG TARGETARCH\nRUN y\n", {}, {"TARGETARCH": architecture()}),
         ("FROM x\nRUN y\n", {"http_proxy": "http://p"}, {"http_proxy": "http://p"}),
+        ("ARG B='$A'\nARG A=1\nFROM x\nARG B\nRUN y\n", {}, {"B": "$A"}),
+        ("ARG G\nFROM x\nARG A\nARG G\nRUN y\n", {"A": "a$b ${HOME}", "G": "${A}"}, {"A": "a$b ${HOME}", "G": "${A}"}),
+        ("FROM one:${V:-x} AS V\nARG V=2\nARG W=${V%2}3\nRUN y\n", {}, {"V": "2", "W": "3"}),
     ],
 )
 def test_a_step_has_the_variables_that_docker_gives_it(text: str, arguments: dict[str, str], expected: dict[str, str], project: Path) -> None:
@@ -218,6 +221,8 @@ def test_all_lines_that_are_for_docker_alone_are_refused_at_once_with_the_ways_o
     ("text", "said"),
     [
         ("# syntax=example/other\nFROM x\n", "Dockerfile:1: example/other is another language\n"),
+        ("ARG V=${A^}\nFROM x:$V\n", "Dockerfile:2: x:$V: only the engine knows V\n  fix: name the image itself"),
+        ("ARG V=${A^}\nFROM x\nARG V\n", "Dockerfile:3: ARG: kit cannot read the value of V\n"),
         ("RUN true\nFROM x\n", "Dockerfile:1: there is no FROM before it\n"),
         ("ARG A\n", "Dockerfile is no recipe: it has no FROM\n  fix: a recipe is UTF-8 text (a Dockerfile has a FROM)"),
     ],
@@ -226,6 +231,18 @@ def test_what_is_no_dockerfile_is_said(text: str, said: str, project: Path) -> N
     with pytest.raises(UsageError) as error:
         dockerfile.translate(load(text), "enroot", {})
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["docker/dockerfile-upstream:master", "registry.example:5000/mirror/docker/dockerfile:1@sha256:12", "docker.io/docker/dockerfile"]
+)
+def test_dockers_own_language_may_come_from_anywhere(name: str, project: Path) -> None:
+    assert last(f"# syntax = {name}\nFROM x\n").base == "x"
+
+
+def test_a_stage_that_is_not_built_is_not_read(project: Path) -> None:
+    text = "FROM x:$NONE\nADD https://example.org/x /\nCOPY missing /\nFROM y AS last\nCOPY a.py /\n"
+    assert last(text).base == "y" and load(text).files() == ["a.py"]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,10 @@ def _build(request: BuildRequest, note: Note) -> Built:
     is_locked, update = frozen is not None, request.update
     pinned = bases.pin(found, known, engine.identity, update=update, is_locked=is_locked, note=note)
     if frozen:
-        frozen.check_bases(pinned)
+        # Records of earlier versions of kit have the bases of all stages.
+        spare = {base.value for base in found.parts.spare_bases}
+        unneeded = {base: digest for base, digest in frozen.bases.items() if base in spare}
+        frozen.check_bases({**unneeded, **pinned})
     place = _place(request, found.name, found.digest(pinned, contents))
     making = Making(request, place, frozen, note)
     return making.run(lambda log: making.build(engine, found, pinned, log))

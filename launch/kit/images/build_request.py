@@ -55,6 +55,15 @@ class BuilderOptions(NamedTuple):
         words = [word for option, value in pairs if value for word in (option, value)]
         return [*words, *["--no-cache"] * self.no_cache, *self.words]
 
+    def target(self) -> Optional[str]:
+        """Return the stage to build, by its name or number. The words may choose it, too."""
+        found = self.stage
+        for word, following in zip(self.words, (*self.words[1:], "")):
+            option, equals, value = word.partition("=")
+            if option == "--target":
+                found = value if equals else following
+        return found
+
     def given(self) -> str:
         """Return the names of those that are set, as a message begins with them."""
         named: dict[str, object] = {"--secret": self.secrets, "--ssh": self.ssh}

@@ -8,12 +8,15 @@ from __future__ import annotations
 import posixpath
 import re
 import tarfile
+from collections.abc import Mapping
 from typing import Callable, NamedTuple, Optional, Union
 
 from kit.base.errors import Problems
-from kit.images import dockerfile_words, recipe_files, recipe_formats
+from kit.images import dockerfile_text, dockerfile_variables, recipe_files
+from kit.images.dockerfile_text import Instruction
+from kit.images.dockerfile_variables import BuildVariables
 from kit.images.recipe import Recipe
-from kit.images.recipe_formats import HEREDOC, PROXIES, Instruction
+from kit.images.recipe_parts import PROXIES
 from kit.registry.oci import Config
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -48,25 +51,26 @@ class Stage:
     ) -> None:
         self.recipe, self.above = recipe, list(above)
         self.problems, self.steps = Problems(), list[Union[RunStep, CopyStep]]()
-        self.escape = recipe_formats.directives(recipe.text).get("escape", "\\")
         self.line, self.user_line, self.has_cmd = start.line, start.line, False
-        flags, words = recipe_formats.flags_and_words(start.rest)
-        words.append("")
-        name = recipe.expand(words[0], start.line)
-        self.name = words[2].lower() if len(words) > 3 else ""
+        outer, escape = recipe.parts.outer, dockerfile_text.escape(recipe.text)
+        self.heading = BuildVariables(recipe.arguments, escape, arguments=outer, is_strict=True)
+        flags, words = dockerfile_text.flags_and_words(start.rest)
+        name = self._outer([*words, ""][0])
+        self.name = words[2].lower() if len(words) > 2 else ""
         self.base = self._named(name)
-        self.arguments = dict[str, str]()
         self.config: Config = bases.get(name, Config())
+        self.scope = BuildVariables(recipe.arguments, escape, outer, is_strict=True)
         if isinstance(self.base, int):
-            self.config, self.arguments = above[self.base].config, dict(above[self.base].arguments)
-        self.env = dict(item.partition("=")[::2] for item in self.config.env)
-        self._set({} if "PATH" in self.env else {"PATH": PATH})
+            self.config = above[self.base].config
+            self.scope.arguments = dict(above[self.base].scope.arguments)
+        self.scope.env = dict(item.partition("=")[::2] for item in self.config.env)
+        self._set({} if "PATH" in self.scope.env else {"PATH": PATH})
         if self.config.triggers:
             fix = "write them into this recipe, on the base's own base"
             self.refuse("the base has steps of its own (ONBUILD)", fix)
-        platform = recipe_formats.of_platform()["BUILDPLATFORM"]
+        platform = dockerfile_variables.of_platform()["BUILDPLATFORM"]
         for flag in flags:
-            wanted = recipe.expand(flag.partition("=")[2], start.line)
+            wanted = self._outer(flag.partition("=")[2])
             if not f"{wanted}/".startswith(f"{platform}/"):
                 self.refuse(f"{flag} is not this machine's platform", "leave it out")
 
@@ -94,28 +98,23 @@ class Stage:
         """Leave out what says how to run a container: a job of Slurm's runs as its user."""
 
     def arg(self, instruction: Instruction) -> None:
-        known = self.recipe.arguments_of_from
-        for word in dockerfile_words.split(instruction.rest, self.escape):
-            name, equals, default = word.partition("=")
-            if equals and name not in self.recipe.arguments:
-                self.arguments[name] = self._expand(default)
-            elif name in known:
-                self.arguments[name] = known[name]
+        self.scope.set_arguments(instruction.rest)
 
     def set_env(self, instruction: Instruction) -> None:
-        self._set(self._pairs(instruction.rest))
+        self._set(self.scope.pairs(instruction.rest))
 
-    def _set(self, variables: dict[str, str]) -> None:
-        self.env.update(variables)
-        env = tuple(f"{name}={value}" for name, value in self.env.items())
+    def _set(self, variables: Mapping[str, Optional[str]]) -> None:
+        self.scope.env.update(variables)
+        env = tuple(f"{name}={value}" for name, value in self.scope.env.items())
         self.config = self.config._replace(env=env)
 
     def label(self, instruction: Instruction) -> None:
-        labels = {**self.config.labels, **self._pairs(instruction.rest)}
+        pairs = self.scope.pairs(instruction.rest).items()
+        labels = {**self.config.labels, **{name: value or "" for name, value in pairs}}
         self.config = self.config._replace(labels=labels)
 
     def shell(self, instruction: Instruction) -> None:
-        words = recipe_formats.json_words(instruction.rest)
+        words = dockerfile_text.json_words(instruction.rest)
         if not words:
             raise ValueError('it wants a list: SHELL ["/bin/bash", "-c"]')
         self.config = self.config._replace(shell=words)
@@ -142,7 +141,7 @@ class Stage:
         self.refuse("ONBUILD is for images that other images are built on", "leave it out")
 
     def run(self, instruction: Instruction) -> None:
-        flags, rest = recipe_formats.flags_and_rest(instruction.rest)
+        flags, rest = dockerfile_text.flags_and_rest(instruction.rest)
         for flag in flags:
             if flag.startswith("--mount="):
                 fix = (
@@ -161,13 +160,13 @@ class Stage:
             command = self._words(rest)
         given = self.recipe.arguments.items()
         proxies = {name: value for name, value in given if name.lower() in PROXIES}
-        env = {"HOME": "/root", **proxies, **self.arguments, **self.env}
+        env = {"HOME": "/root", **proxies, **self.scope.values()}
         self.steps.append(RunStep(instruction, command, env, self.config.workdir or "/"))
 
     def _heredocs(self, rest: str, instruction: Instruction) -> str:
         """Return what the shell gets: the line with its texts, or a text that is alone in it."""
         first = instruction.heredocs[0]
-        if not HEREDOC.fullmatch(rest):
+        if not dockerfile_text.heredoc(rest):
             return rest + "".join(f"\n{item.text}{item.name}" for item in instruction.heredocs)
         if first.text.startswith("#!"):
             fix = f"name the program before it: RUN PROGRAM <<{first.name}"
@@ -175,12 +174,12 @@ class Stage:
         return re.sub(r"(?m)^\t+", "", first.text) if first.is_indented else first.text
 
     def copy(self, instruction: Instruction) -> None:
-        flags, rest = recipe_formats.flags_and_rest(instruction.rest)
+        flags, rest = dockerfile_text.flags_and_rest(instruction.rest)
         origin, mode = self._flags(instruction.word, flags)
         if instruction.heredocs:
             fix = "COPY a file of the project; or RUN cat >FILE <<EOF"
             return self.refuse("a file in the recipe needs Docker's builder", fix)
-        words = recipe_formats.json_words(rest)
+        words = dockerfile_text.json_words(rest)
         *sources, target = [self._expand(word) for word in words or rest.split()] or [""]
         if not sources:
             raise ValueError("it wants at least one file, and a target")
@@ -218,7 +217,7 @@ class Stage:
 
     def _origin(self, word: str) -> Union[int, str]:
         """Return the number of the stage that --from means, or the name of an image."""
-        name = self.recipe.expand(word, self.line)
+        name = self._outer(word)
         if not name.isdecimal():
             return self._named(name)
         if int(name) >= len(self.above):
@@ -229,22 +228,20 @@ class Stage:
         found = [number for number, stage in enumerate(self.above) if stage.name == name.lower()]
         return found[-1] if found else name
 
-    def _expand(self, word: str) -> str:
-        return dockerfile_words.expand(word, {**self.arguments, **self.env}, self.escape)
+    def _outer(self, word: str) -> str:
+        """Return what a word of FROM or --from means; refuse it if kit cannot read it."""
+        try:
+            return self.heading.expand(word)
+        except ValueError as error:
+            self.refuse(f"{word}: {error}", "name the image itself")
+            return word
 
-    def _pairs(self, rest: str) -> dict[str, str]:
-        """Return the values of NAME=VALUE..., or of the old form NAME VALUE."""
-        words = dockerfile_words.split(rest, self.escape)
-        if words and "=" not in words[0]:
-            words = ["=".join(rest.split(None, 1))]
-        if not words or not all("=" in word for word in words):
-            raise ValueError("it wants NAME=VALUE")
-        pairs = (word.partition("=")[::2] for word in words)
-        return {self._expand(name): self._expand(value) for name, value in pairs}
+    def _expand(self, word: str) -> str:
+        return self.scope.expand(word)
 
     def _words(self, rest: str) -> tuple[str, ...]:
         """Return the words of a list, or those that give a line to the shell."""
-        words = recipe_formats.json_words(rest)
+        words = dockerfile_text.json_words(rest)
         return (*(self.config.shell or SHELL), rest) if words is None else words
 
 

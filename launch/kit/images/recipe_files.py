@@ -49,6 +49,11 @@ def matching(
     return found
 
 
+def archive(folder: Path, name: str) -> str:
+    """Return the file's path in the name of an archive's image, which may go on with :TAG."""
+    return name if os.path.lexists(folder / name) else name.partition(":")[0]
+
+
 def digest_tree(path: Path, read_before: Digests) -> str:
     """Return a digest of a file, or of what a sandbox folder holds: names, sizes and times."""
     if not path.is_dir():

@@ -16,7 +16,7 @@ from kit.base import assets, redact
 from kit.base.errors import UsageError
 from kit.base.formats import size
 from kit.config import command_line, image_files
-from kit.images import build_request, choose, recipe
+from kit.images import build_request, choose, recipe, recipe_intake
 from kit.images.build_request import BuildRequest
 from kit.images.sources.find import ARCHIVES
 from kit.registry import oci
@@ -74,7 +74,7 @@ def words(typed: Typed, context: Context, folder: str) -> tuple[list[str], dict[
     has_value = [word.startswith("--") and "=" not in word and word not in FLAGS for word in own]
     target = typed.value("target")  # the command or an option's value may be the same word
     own = [word for is_value, word in zip([True, *has_value], own) if is_value or word != target]
-    variables = {recipe.JUDGED: "1"} if context.is_recipe else {}
+    variables = {recipe_intake.JUDGED: "1"} if context.is_recipe else {}
     for item in typed.value("arguments") or []:
         name, equals, _ = item.partition("=")
         if not equals or redact.is_secret(name):

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kit.base.errors import KitError
+from kit.images import definition
 from kit.images.engines import tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.rootless import Rootless
 from kit.images.recipe import Recipe
+from kit.images.recipe_parts import PROXIES
 from kit.images.sources.source import Source
 from kit.registry import client
 from kit.registry.oci import Config
@@ -47,16 +49,15 @@ class Apptainer(Rootless):
         # of no registry starts in /, with the command that it is given.
         base = Config()
         if recipe.parts.last:
-            line, word = recipe.parts.last
-            base = client.open_image(recipe.expand(word, line), steps.note).config
+            base = client.open_image(recipe.value(recipe.parts.last), steps.note).config
         with tree.workplace() as temporary:
             place = Path(temporary, "tree")
             values = Path(temporary, "arguments")  # process lists show the command line
-            lines = (f"{name}={value}\n" for name, value in recipe.arguments.items())
-            values.write_text("".join(lines))
+            given = _arguments(recipe)
+            values.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
             definition = file.name if file.parent == steps.folder else str(file)
             command = ["apptainer", "build", "--fix-perms", "--sandbox"]
-            if recipe.arguments:  # the option came with Apptainer 1.2
+            if given:  # the option came with Apptainer 1.2
                 command += ["--build-arg-file", str(values)]
             command += [str(place), definition]
             steps.must_run(command, {"APPTAINER_TMPDIR": temporary})
@@ -64,6 +65,15 @@ class Apptainer(Rootless):
             steps.must_run([*command, "/bin/sh", "-c", f"{self.afterwards}; true"], variables)
             config = base._replace(env=_environment(place, base.env, recipe.text))
             yield tree.source(place, recipe.name, config, self.name)
+
+
+def _arguments(recipe: Recipe) -> dict[str, str]:
+    """Return the arguments without those that only a base names, whose digest replaces them.
+
+    Apptainer refuses an argument that the definition does not use.
+    """
+    wanted = {*definition.VARIABLE.findall(recipe.text), *PROXIES}
+    return {name: value for name, value in recipe.arguments.items() if name in wanted}
 
 
 def _environment(place: Path, base: tuple[str, ...], definition: str) -> tuple[str, ...]:

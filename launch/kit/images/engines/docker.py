@@ -87,7 +87,7 @@ class Docker(Engine):
         if code:
             raise docker_errors.explain(self.name, lines, last, recipe, Path(steps.log.name))
         # kit knows an ONBUILD of the recipe's own stage, and gives it the whole folder.
-        has_folder = any(word == "." for _, word in recipe.parts.sources)
+        has_folder = any(source.value == "." for source in recipe.parts.sources)
         if not has_folder and any(TRIGGER.search(line) for line in lines):
             raise KitError(
                 "the base image copies files by itself (ONBUILD), which kit has not given to it",

@@ -16,18 +16,18 @@ from typing import Union
 
 from kit.base.errors import KitError
 from kit.images import dockerfile, metadata, pack, packer
+from kit.images.dockerfile_parts import SCRATCH
 from kit.images.dockerfile_stage import CopyStep, RunStep, Stage
 from kit.images.engines import copying, tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.engine import Engine
 from kit.images.recipe import Recipe
-from kit.images.recipe_formats import PROXIES
+from kit.images.recipe_parts import PROXIES
 from kit.images.sources import find
 from kit.images.sources.source import Source
 from kit.registry import client, oci
 from kit.registry.oci import Config
 
-SCRATCH = "scratch"  # the base of a stage that begins without a file
 # In a root folder, during a command.
 SCRIPT, APT_CONFIG = ".kit-build-step", ".kit-build-apt"
 # apt gives up being root to download, and there is no other user to become.
