@@ -830,6 +830,15 @@ def test_a_recipe_of_the_folder_above_goes_to_a_folder_of_its_own(target: str, f
     assert other.exists() and len(list(far.kit.glob("given/project-*/project/image.enroot.sh"))) == 1
 
 
+@pytest.mark.parametrize("words", [["--target", "first"], ["--", "--target=first"]])
+def test_only_the_stage_that_is_wanted_needs_its_files(words: list[str], far: Far, project: Path, kit_here) -> None:
+    (project / "Dockerfile").write_text("FROM scratch AS first\nCOPY mine /\nFROM scratch\nCOPY missing /\n")
+    (project / "mine").touch()
+    assert "missing is not in" in kit_here("build", ".", "--cluster", "far").err
+    kit_here("build", ".", "--cluster", "far", *words)
+    assert len(list(far.kit.glob("given/project-*/project/mine"))) == 1
+
+
 def test_an_image_of_the_folder_above_goes_to_a_folder_of_its_own(far: Far, project: Path, kit_here) -> None:
     (project / "index.json").write_text("{}")
     (project / "oci-layout").write_text("{}")

@@ -148,10 +148,16 @@ def _recipe(typed: Typed, target: Optional[str], place: Path) -> Context:
     if folder.is_relative_to(assets.folder("containers")) and not folder.is_relative_to(Path.cwd()):
         return Context(target, "kit")
     arguments = build_request.arguments(typed.value("arguments") or [])
+    options = build_request.BuilderOptions(
+        stage=typed.value("stage"),
+        platform=typed.value("platform"),
+        words=tuple(typed.value("words") or ()),
+    )
+    device = typed.value("device") or "gpu"
     for number, (path, base) in enumerate(kinds):
         # One of another kind may not have the same arguments.
         with suppress(*([UsageError] if number else [])):
-            request = BuildRequest(device=typed.value("device") or "gpu", arguments=arguments)
+            request = BuildRequest(device=device, arguments=arguments, options=options)
             recipe.load(path, base, "image", request).lay_out(place, typed.say)
     if (folder / recipe.LOCK).is_file():
         shutil.copyfile(folder / recipe.LOCK, place / recipe.LOCK)
