@@ -320,14 +320,18 @@ def test_an_argument_of_a_definition_without_a_value_is_named(project: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["base.tar", "base.tar:tagged"])
-@pytest.mark.parametrize("bootstrap", ["docker-archive", "oci-archive"])
+@pytest.mark.parametrize("bootstrap", ["docker-archive", "oci-archive", "oci"])
 def test_an_archive_that_a_definition_is_built_on_counts(bootstrap: str, name: str, project: Path, tmp_path: Path) -> None:
     (project / "image.def").write_text(f"Bootstrap: {bootstrap}\nFrom: {name}\n")
     digests = set()
     for text in ("one", "two"):
         (project / "base.tar").write_text(text)
         digests.add(digest(find(engine="apptainer"), {}))
-    assert len(digests) == 2
+    (project / "base.tar").unlink()
+    (project / "base.tar").mkdir()
+    (project / "base.tar/index.json").write_text("{}")  # a folder, as that of `Bootstrap: oci`
+    digests.add(digest(find(engine="apptainer"), {}))
+    assert len(digests) == 3
     (tmp_path / "context").mkdir()
     assert find(engine="apptainer").lay_out(tmp_path / "context").read_text() == f"Bootstrap: {bootstrap}\nFrom: {project}/{name}\n"
 

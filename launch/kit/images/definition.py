@@ -16,7 +16,7 @@ NEW_STAGE = re.compile(r"bootstrap:", re.IGNORECASE)  # at the beginning of a li
 WORD = re.compile(r'(?:[^\s"]|"[^"]*")+')
 HEADER, OTHER = "", "of another kind"  # sections
 FILES = ("files", "appfiles")
-ARCHIVES = ("docker-archive", "oci-archive", "localimage")  # bases that are files of this machine
+ON_DISK = ("localimage", "docker-archive", "oci-archive", "oci")  # bases in files and folders
 
 
 class _Line(NamedTuple):
@@ -95,7 +95,7 @@ def _add_base(parts: Parts, header: list[_Line], known: Mapping[str, str]) -> No
         found[key.strip().lower()] = own._replace(value=None if own.lacks else value)
     base, bootstrap = found.get("from"), found["bootstrap"].value
     parts.last = None
-    if base and bootstrap in ARCHIVES:
+    if base and bootstrap in ON_DISK:
         parts.local.append(base)
     elif base and bootstrap == "docker":  # others are in no registry
         above = [found[key] for key in ("registry", "namespace") if key in found]
