@@ -221,6 +221,40 @@ def test_scratch_gets_the_values_that_its_variables_have_at_submission(kit, tmp_
     assert "\nKIT_SCRATCH=/local/ada/x\n" in kit("submit", "train.py", "--dry-run", WHO="ada", PLACE="x", **sites).stdout
 
 
+def test_a_job_has_the_mounts_of_its_profile_and_its_own_win_by_their_target(kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    (tmp_path / "x.sif").touch()
+    lines = "['/usr:/data:ro', '$WHERE/share:/x', {source: /of/the/nodes, on_nodes: true}]"
+    profile_in(tmp_path, "site", "generic", f"runtime: apptainer\nmounts: {lines}\n")
+    script = kit("submit", "train.py", "--dry-run", "--mount", "/var:/x", "--image", "x.sif", WHERE="/usr", **sites).stdout
+    shown = re.search(r"^KIT_MOUNTS=\(\n(.*?)^\)$", script, re.MULTILINE | re.DOTALL)
+    assert shown and shown[1].splitlines()[:2] == ["  /usr /data ro", "  /var /x rw"]
+    assert "  /of/the/nodes /of/the/nodes rw\n" in shown[1] and "/usr/share" not in script
+
+
+def test_the_mounts_of_a_profile_are_nothing_to_a_job_without_a_container(kit, tmp_path: Path, sites: dict[str, str]) -> None:
+    profile_in(tmp_path, "site", "generic", "runtime: apptainer\nmounts: [/nowhere/data:/data]\n")
+    assert "/nowhere" not in kit("submit", "train.py", "--runtime", "none", "--dry-run", **sites).stdout
+
+
+@pytest.mark.parametrize(
+    ("mount", "code", "problem"),
+    [
+        ("/nowhere/data:/data", 0, "warning: not on this machine: /nowhere/data, which the job mounts"),
+        ("$NOBODY_SET_THIS/a:/a", 2, "'$NOBODY_SET_THIS' has no value here: the variables of mounts are read at submission"),
+        ("/data:a", 2, "the mount target 'a' is not an absolute path"),
+    ],
+)
+def test_a_mount_of_a_profile_that_cannot_be_is_told_once_with_its_line(
+    mount: str, code: int, problem: str, kit, tmp_path: Path, sites: dict[str, str]
+) -> None:
+    (tmp_path / "x.sif").touch()
+    profile_in(tmp_path, "site", "generic", f"runtime: apptainer\nmounts:\n- /usr\n- {mount}\n")
+    done = kit("render", "train.py", "--image", "x.sif", check=False, **sites)
+    file = f"{tmp_path}/site/kit/clusters/generic.yaml"
+    told = [line for line in done.stderr.splitlines() if line.startswith(f"kit: {file}")]
+    assert (done.returncode, told) == (code, [f"kit: {file}:4: {problem}"])
+
+
 def test_a_profile_may_end_in_yml_as_a_job_file_may(kit, tmp_path: Path) -> None:
     folder = tmp_path / "home/kit/clusters"
     folder.mkdir(parents=True)

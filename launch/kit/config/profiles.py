@@ -13,6 +13,7 @@ from kit.base.errors import Problems, UsageError, did_you_mean
 from kit.config import (
     bandwidth_target,
     keys,
+    mount_list,
     paths,
     plugins,
     profile_files,
@@ -24,6 +25,7 @@ from kit.config import (
 from kit.config import secrets as secret_sources
 from kit.config.bandwidth_target import Expectation
 from kit.config.keys import key
+from kit.config.mount_list import Mount
 from kit.config.secrets import Secret
 from kit.config.yaml_source import Located, is_option
 
@@ -50,6 +52,27 @@ def scratch(given: Located, problems: Problems) -> Optional[str]:
         fix = "name a node-local folder: `scratch: /local`"
         problems.add(given.where, "scratch must be an absolute path", fix)
     return path
+
+
+def mounts(given: Located, problems: Problems) -> Optional[tuple[Mount, ...]]:
+    """Return the mounts, their paths with the values that variables have now, at submission."""
+    before = len(problems.found)
+    found = mount_list.parse(_with_values(given, problems), problems)
+    return found if len(problems.found) == before else None
+
+
+def _with_values(item: Located, problems: Problems) -> Located:
+    value = item.value
+    if isinstance(value, list):
+        return item._replace(value=[_with_values(each, problems) for each in value])
+    if isinstance(value, dict):
+        items = value.items()
+        return item._replace(value={name: _with_values(each, problems) for name, each in items})
+    path = os.path.expandvars(value or "")
+    if unknown := shell_words.expansions(path):
+        problem = f"{unknown} has no value here: the variables of mounts are read at submission"
+        problems.add(item.where, problem, "write the path out")
+    return item._replace(value=path) if value else item
 
 
 def kits_folder(given: Located, problems: Problems) -> Optional[str]:
@@ -92,6 +115,13 @@ class Cluster:
         "such as $USER, whose values are read at submission on the login node [for containers,"
         " the folder that the runtime's configuration names; else /tmp]",
         default="",
+    )
+    mounts: tuple[Mount, ...] = key(
+        mounts,
+        "what the container of every job mounts, as `mounts` of a job; may hold variables,"
+        " whose values are read at submission; a job's own mounts win by their target",
+        anchor=mount_list.anchored,
+        default=(),
     )
     env: Mapping[str, str] = key(
         variables.environment, "variables for every job; the job's own win", default={}
@@ -161,8 +191,9 @@ def load(
     given = yaml_source.read(path, problems, example="description: our cluster")
     yaml_source.refuse_unknown(given, KEYS, "a cluster profile", problems)
     given = {name: item for name, item in given.items() if name in KEYS}
-    if elsewhere and "ssh" in given and "$" in str(given.get("scratch")):
-        del given["scratch"]  # kit on the login node judges it
+    for word in ("scratch", "mounts") if elsewhere and "ssh" in given else ():
+        if "$" in str(given.get(word)):
+            del given[word]  # kit on the login node judges it
     parsed = keys.parse(given, KEYS, path.absolute().parent, problems)
     if any(word.startswith("ssh") and word not in parsed for word in given):
         parsed.pop("ssh", None)  # nobody is asked before that is mended

@@ -180,6 +180,7 @@ _SHAPES: dict[Callable[..., Any], Schema] = {
     bandwidth_target.parse: _mapping(dict.fromkeys(bandwidth_target.KEYS, _ABOVE_0)),
     values.flag: _FLAG,
     values.unpack: _any_of(_FLAG, {"const": "auto"}),
+    profiles.mounts: _one_or_more(_MOUNT),
     profiles.scratch: {**_STRING, "pattern": "^[/$]"},
     profiles.kits_folder: _FULL,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Callable, Optional
 
 from kit.base.errors import KitError, Problems
-from kit.config import image_files, inherit, notify, profiles, secrets, values
+from kit.config import image_files, inherit, mount_list, notify, profiles, secrets, values
 from kit.config.job import KEYS, Job
 from kit.config.plugins import Plugin
 from kit.config.profiles import Cluster
@@ -77,6 +77,8 @@ def resolve(
     layout = ranks.layout(job, run_dir, chosen.launcher, options, array)
     ranks.check(job, chosen.launcher, layout, options, problems)
     preemption.check_time(job, options, problems)
+    if chosen.runtime and chosen.runtime.name != "none":
+        job = replace(job, mounts=mount_list.add(cluster.mounts, job.mounts))
     view = mounting.complete(job, run_dir, chosen.runtime, problems)
     check_line(run_dir, problems)
     if chosen.runtime:
