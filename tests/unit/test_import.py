@@ -1895,7 +1895,7 @@ def test_the_counts_are_those_of_the_lists(kit, tmp_path: Path) -> None:
     [
         ("nowhere.sbatch", None, "kit: nowhere.sbatch: cannot be read: No such file or directory"),
         ("bad.sbatch", "#!/bin/bash\nif true; then\n", "kit: bad.sbatch:2: is not valid bash: "),
-        ("odd.sbatch", "#!/bin/bash\nA=$(((B)) && echo 0)\n", "kit: odd.sbatch:2: shfmt, by which kit import reads bash, cannot read this line"),
+        ("odd.sbatch", "#!/bin/bash\n(((B)) && echo 0)\n", "kit: odd.sbatch:2: shfmt, by which kit import reads bash, cannot read this line"),
         ("private.sbatch", "#!/bin/bash\necho \U000f0001\n", "kit: private.sbatch: contains characters for private use"),
     ],
 )

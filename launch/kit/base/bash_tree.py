@@ -39,6 +39,9 @@ def parse(text: str, where: str, within: Optional[Span] = None) -> list[Node]:
         raise KitError("kit import reads scripts by shfmt, which is not installed here", fix)
     command = [tool, "-ln", "bash", "--to-json"]
     done = subprocess.run(command, input=text.encode(), capture_output=True, timeout=60)
+    if done.returncode and (separated := _with_commands_apart(text)) != text:
+        again = subprocess.run(command, input=separated.encode(), capture_output=True, timeout=60)
+        text, done = (text, done) if again.returncode else (separated, again)
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace")
         found = _WHERE.search(said)
@@ -51,7 +54,7 @@ def parse(text: str, where: str, within: Optional[Span] = None) -> list[Node]:
             fix = "correct it: bash -n shows what bash itself says of it"
             fix = f"write a value in place of {to_fill.group()}" if to_fill else fix
             raise UsageError(f"is not valid bash: {found[2]}", fix, where=place)
-        fix = "write it in another way: `$( (A) || B )` with a blank, `'[0]*3'` in quotes"
+        fix = "write it in another way: `( (A) || B )` with a blank, `'[0]*3'` in quotes"
         problem = f"shfmt, by which kit import reads bash, cannot read this line: {found[2]}"
         raise UsageError(problem, fix, where=place)
     source = {"Source": text.encode(), **({"Lines": within} if within else {})}
@@ -59,6 +62,22 @@ def parse(text: str, where: str, within: Optional[Span] = None) -> list[Node]:
         done.stdout, object_hook=lambda node: node | source if "Pos" in node else node
     )
     return file.get("Stmts") or []
+
+
+def _with_commands_apart(text: str) -> str:
+    """Return a text with a blank behind the $( of each `$(((A)) && B)`, which shfmt cannot read.
+
+    It begins like the arithmetic of $((...)), which ends with )), and is a command to bash.
+    """
+    found = text
+    for begin in reversed([match.start() for match in re.finditer(r"\$\(\(", text)]):
+        depth, end = 1, begin + len("$((")
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        if not depth and text[end : end + 1] != ")":
+            found = f"{found[: begin + len('$(')]} {found[begin + len('$(') :]}"
+    return found
 
 
 def text(node: Node) -> str:

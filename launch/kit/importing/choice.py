@@ -10,8 +10,8 @@ from typing import Optional
 from kit.base import bash_tree
 from kit.base.bash_tree import Node
 from kit.config import variables
-from kit.importing import commands, program_variables, slurm_numbers
-from kit.importing.holes import HOLE
+from kit.importing import commands, inner_text, program_variables, slurm_numbers
+from kit.importing.holes import HOLE, Hole
 from kit.importing.items import ACTION, DEFINE, EXPORT, Candidate, Item
 from kit.importing.launch import Launch
 from kit.importing.reading import BACKGROUND, DONE, RETRIES
@@ -117,7 +117,8 @@ def _ran_at_once(reader: Reader, first: Candidate, last: Candidate) -> bool:
 
 def _launch(reader: Reader, start: Item) -> Launch:
     """Return what reads the program's command, with what it has to know of the lines before."""
-    inner = functools.partial(_inner, reader, start)
+    program = functools.partial(_inner, reader, start)
+    inner = inner_text.TextReader(program, functools.partial(_define, reader, start))
     launch = Launch(reader.draft, reader.scope, inner, start.span)
     sources = "\n".join(item.source for item in reader.placing.items)
     launch.of_options.update(_OF_OPTIONS.findall(sources))
@@ -199,6 +200,13 @@ def _drop_texts(reader: Reader, start: Item) -> None:
         else item
         for item in items
     ]
+
+
+def _define(reader: Reader, start: Item, name: str, value: Hole) -> None:
+    """Have a variable computed before the program, as the batch shell did for its command."""
+    source, sets = f"{name}={value.source}", frozenset([name])
+    item = Item(DEFINE, start.span, source, value.names, sets, position=start.position)
+    reader.placing.add(item)
 
 
 def _inner(reader: Reader, start: Item, text: str) -> Optional[list[str]]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Callable, Optional
+from typing import Optional
 
 from kit.base.bash_tree import Span
-from kit.base.errors import KitError
 from kit.config import rank_starters
 from kit.config.rank_starters import MPI, TORCHRUN
-from kit.importing import commands, containers, header, resources, slurm_numbers, starter_options
+from kit.importing import commands, containers, header, inner_text, resources, starter_options
 from kit.importing.commands import ASSIGNMENT, BASH_AND_SH, WRAPPERS
 from kit.importing.draft import Draft
 from kit.importing.holes import HOLE
-from kit.importing.own_numbers import OwnNumbers
+from kit.importing.inner_text import ALL, InnerText, TextReader
 from kit.importing.scope import COMPUTED, DIFFERS, Scope
 from kit.importing.starters import ONE_NODE
 
@@ -25,19 +24,11 @@ _STARTER = re.compile(
     r"\b(srun|mpirun|mpiexec|torchrun|accelerate|deepspeed|torch\.distributed|ft_launcher"
     r"|dlrover-run)\b"
 )
-_ALL = {"$@", "${@}"}  # arguments of the batch script, as they are
-# Reads the text of `bash -c`; returns the words of the program in it, and None where there is more
-# than that.
-Inner = Callable[[str], Optional[list[str]]]
 
 
-class Launch(OwnNumbers):
-    def __init__(self, draft: Draft, scope: Scope, inner: Inner, span: Span) -> None:
-        super().__init__(draft, scope, span)
-        self.inner = inner
-        self.is_in_task = False  # behind `bash -c`, which each task runs
-        self.set_by: dict[str, str] = {}  # the lines that set a variable
-        self.lines: list[str] = []  # of bash, in the place of a command
+class Launch(InnerText):
+    def __init__(self, draft: Draft, scope: Scope, inner: TextReader, span: Span) -> None:
+        super().__init__(draft, scope, inner, span)
         self.written: set[str] = set()  # files that lines before the program write
 
     def read(self, words: list[str]) -> None:
@@ -48,6 +39,8 @@ class Launch(OwnNumbers):
             words, rest = rest, self._peel(rest)
         if rest is None:
             self._finish(words)
+        elif self.is_kept:
+            self._write()
 
     def _peel(self, words: list[str]) -> Optional[list[str]]:
         """Return the words behind one tool; None where the program begins; [] where all is read."""
@@ -81,8 +74,8 @@ class Launch(OwnNumbers):
             if not container.program:
                 self._write()
             return container.program
-        if name in BASH_AND_SH and (text := _text_of(rest)) is not None:
-            return self._shell(text)
+        if name in BASH_AND_SH and (text := inner_text.text_of(rest)) is not None:
+            return self.read_text(text)
         return None
 
     def _take_python(self, folder: str) -> None:
@@ -118,81 +111,6 @@ class Launch(OwnNumbers):
             self.left_out(f"{shown} of ray: {rank_starters.STARTERS[start].to_keep}")
         return words[end + 1 :]
 
-    def _shell(self, text: str) -> Optional[list[str]]:
-        """Read the text of `bash -c`; what is more than a program stays bash."""
-        if self.has_srun:
-            text = self._in_step(text)
-        if (found := self._torchrun_in(text)) is not None:
-            return found
-        hole = self.scope.only_hole(text.split(" ")[0])
-        names = [name for name in self.scope.names(text) if self._has_quotes(name)]
-        if names or (hole and hole.hint is None):  # its value is a command, or has quotes
-            names += sorted(hole.names) if hole else []
-            made_by = "".join(self.set_by.get(name, "") for name in names)
-            return self._keep_text(text, lambda text: f"eval {self.scope.bash(text)}", made_by)
-        try:
-            found = self.inner(self.scope.inner(text))
-        except KitError:
-            self.decide("kit import cannot read what bash -c is given")
-            return self._keep_text(text, self.scope.source)
-        if found is None:
-            return self._keep_text(text, self.scope.inner)
-        self.is_in_task = True
-        return found
-
-    def _in_step(self, text: str) -> str:
-        """Go on with what Slurm tells the tasks of srun; the text has what it told the script."""
-        facts, nodes = self.scope.facts, ["SLURM_NNODES"]
-        self.scope.facts = slurm_numbers.of_step(self.draft, facts)
-        own = {
-            name: self.scope.hole(
-                slurm_numbers.for_any_nodes(self.draft, name, number), nodes, hint=number
-            )
-            for name, number in facts.items()
-            if number != self.scope.facts[name]
-        }
-        for values in (self.scope.values, self.scope.of_script) if own else ():
-            for name, value in values.items():
-                values[name] = (
-                    self.with_texts(value, own)
-                    if isinstance(value, str)
-                    else [self.with_texts(each, own) for each in value]
-                )
-        return self.with_texts(text, own)
-
-    def _keep_text(self, text: str, to_bash: Callable[[str], str], made_by: str = "") -> list[str]:
-        """Write the text of `bash -c` as lines of bash; the lines `made_by` set parts of it."""
-        own = self.own_numbers()
-        text = self.with_texts(text, own)
-        self.note_names(text)
-        self.lines = [*self.own_exports(own), *to_bash(text).strip("\n").split("\n")]
-        if "torchrun" in text + made_by or "torch.distributed" in text + made_by:
-            self.decide("torchrun is among other commands: see which ranks kit should start")
-        self._write()
-        return []
-
-    def _torchrun_in(self, text: str) -> Optional[list[str]]:
-        """Return the words of `bash -c "$LAUNCHER ..."` where that begins with torchrun's.
-
-        Parts of the variable's text may be computed; of torchrun's options, kit needs none of them.
-        """
-        first, space, rest = text.partition(" ")
-        hole = self.scope.only_hole(first)
-        (name,) = hole.names if hole and len(hole.names) == 1 else ("",)
-        known = self.scope.texts.get(name, "")
-        is_torchrun = rank_starters.beginning(known.split() or [""])[0] in TORCHRUN
-        if not is_torchrun or any(map(self._has_quotes, self.scope.names(rest))):
-            return None
-        found = self.inner(self.scope.inner(known + space + rest))
-        if found is not None:
-            self.scope.values[name] = known
-        return found
-
-    def _has_quotes(self, name: str) -> bool:
-        """Return whether lines give a variable quotes or expansions, which `bash -c` reads."""
-        double, single = r'"[^"]*(\'|\\[^\n])', r"'[^']*[\"$`\\]"
-        return bool(re.search(rf"\b{name}\+?=({double}|{single})", self.set_by.get(name, "")))
-
     # ------------------------------------------------------------ the program
 
     def _finish(self, words: list[str]) -> None:
@@ -204,7 +122,7 @@ class Launch(OwnNumbers):
         words = words if HOLE.search("".join(swept)) else swept
         is_open = any(HOLE.search(word) for word in words[:-1])
         last = self.scope.only_hole(words[-1])
-        if last and last.source in _ALL and not is_open:
+        if last and last.source in ALL and not is_open:
             self.left_out("$@: kit submit job.yaml -- ARGUMENTS adds them to the command")
             words = words[:-1]
         self._ask_what_starts(words)
@@ -224,7 +142,7 @@ class Launch(OwnNumbers):
     def _ask_what_starts(self, words: list[str]) -> None:
         """Ask about a variable in the place of the program, which may start ranks itself."""
         hole = self.scope.only_hole("".join(words[1:2] if words[:1] == ["eval"] else words[:1]))
-        if not hole or hole.source in _ALL:
+        if not hole or hole.source in ALL:
             return
         text = "\n".join([hole.source, *(self.set_by.get(name, "$()") for name in hole.names)])
         is_known = not COMPUTED.search(text) or re.search(r"\bwhich\b|\bcommand -v\b", text)
@@ -245,13 +163,8 @@ class Launch(OwnNumbers):
         return word[2:] if "/" in word[2:] or word.endswith(".py") else f".{word[1:]}"
 
     def _script(self, words: list[str]) -> None:
+        self.ask_values(words)
         holes = [hole for word in words for hole in self.scope.holes_of(word)]
-        others = [hole for hole in holes if hole.source not in _ALL]
-        if len(others) < len(holes):
-            self.left_out("$@: the arguments after -- in kit submit job.yaml -- ARGUMENTS")
-        if any(re.match(r"[0-9@*#]", name) for hole in others for name in hole.names):
-            way = "write them out, or add them after --: kit submit job.yaml -- ARGUMENTS"
-            self.decide(f"the command has arguments of the batch script: {way}")
         if not self.is_in_task and any(DIFFERS.search(hole.source) for hole in holes):
             self.decide("each task would get a value of its own: set it in `host_setup`, by export")
         self.note_names("".join(words))
@@ -279,13 +192,3 @@ class Launch(OwnNumbers):
             del self.draft.slurm["signal"]
             way = header.checkpoint_advice(signal)
             self.decide(f"torchrun dies of the signal {signal}: {way}")
-
-
-def _text_of(words: list[str]) -> Optional[str]:
-    """Return the text behind -c among the options of a shell; None where it runs a file."""
-    for index, word in enumerate(words):
-        if not word.startswith("-"):
-            return None
-        if not word.startswith("--") and "c" in word:
-            return words[index + 1] if len(words) == index + 2 else None
-    return None

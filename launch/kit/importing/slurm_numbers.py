@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Optional
 
 from kit.base import bash_tree
+from kit.base.errors import KitError
 from kit.importing.draft import BY_SLURM, DECIDE, REMARK, Draft
 from kit.importing.header import GivenOptions
 
+_WRITE = "write the number that is meant"
 _OF_ALL_TASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
 _OF_ALL_NODES = (*_OF_ALL_TASKS, "SLURM_GPUS")
 
@@ -59,16 +61,22 @@ def write(
     others = _others(draft, facts)
     unsure = {name for name, number in (step or {}).items() if facts.get(name) != number}
     lines = "\n".join(getattr(draft, key))
-    if not any(re.search(rf"\b{name}\b", lines) for name in {*others, *unsure}):
+    named = [name for name in {*others, *unsure} if re.search(rf"\b{name}\b", lines)]
+    if not named:
         return
     known = {name: others[name] for name in others.keys() - unsure}
-    found, used = bash_tree.with_values(lines, known)
+    try:
+        found, used = bash_tree.with_values(lines, known)
+    except KitError:  # a text of `bash -c` that shfmt cannot read
+        for name in sorted(named):
+            _tell(draft, DECIDE, name, facts, _WRITE)
+        return
     setattr(draft, key, found.split("\n"))
     for name in sorted(used):
         _tell(draft, REMARK, name, facts, f"{known[name]} stands in its place")
     left = bash_tree.names_used(bash_tree.parse(found, ""))
     for name in sorted(left & facts.keys() & {*others, *unsure}):
-        _tell(draft, DECIDE, name, facts, "write the number that is meant")
+        _tell(draft, DECIDE, name, facts, _WRITE)
 
 
 def _others(draft: Draft, facts: Mapping[str, str]) -> dict[str, str]:

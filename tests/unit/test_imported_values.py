@@ -1,0 +1,89 @@
+"""kit import: what the batch script's shell puts into a command once is not computed anew by each task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from kit.base import bash_tree
+from kit.importing.draft import REMARK
+from test_import import convert, keys, questions
+
+
+def job(body: str) -> dict[str, Any]:
+    """The job that is made of a script, whatever it leaves open."""
+    return dict(yaml.load(convert(body).job, Loader=yaml.BaseLoader))
+
+
+def remarks(body: str) -> list[str]:
+    return [entry.reason for entry in convert(body).entries if entry.kind == REMARK]
+
+
+# ---------------------------------------------------------------- the text of bash -c
+
+
+@pytest.mark.parametrize("value", ["$(date +%s)", "$RANDOM", "$(hostname)", "$HOSTNAME", "$$", "`cat number`"])
+def test_what_the_batch_shell_computes_for_all_tasks_is_computed_once(value: str) -> None:
+    made = keys(f'#SBATCH -N 1 --ntasks-per-node=4\nsrun bash -c "python train.py --run run-{value}"\n')
+    assert made["script"] == "python train.py --run run-$VALUE_1\n"
+    assert made["host_setup"] == f"VALUE_1={value}\nexport VALUE_1\n"
+    each = keys(f"#SBATCH -N 1 --ntasks-per-node=4\nsrun bash -c 'python train.py --run run-{value}'\n")
+    assert "host_setup" not in each
+
+
+def test_a_computed_value_gets_a_name_that_the_script_does_not_have() -> None:
+    made = keys('VALUE_1=$(date)\nsrun bash -c "python t.py $(date) $RANDOM $VALUE_1"\n')
+    assert made["script"] == "python t.py $VALUE_2 $VALUE_3 $VALUE_1\n"
+
+
+def test_a_value_that_is_an_option_of_torchrun_or_the_program_itself_is_not_computed() -> None:
+    made = keys('srun bash -c "torchrun --nproc_per_node 2 --rdzv_endpoint $(hostname):29500 t.py"\n')
+    assert (made["command"], made.get("host_setup")) == ("t.py", None)
+    assert "VALUE" not in convert('srun bash -c "$(which python) t.py"\n').job
+
+
+def test_in_a_container_a_value_that_differs_between_the_tasks_is_a_question() -> None:
+    assert questions('srun --container-image=/i.sqsh bash -c "python t.py $(date)"\n') == ["each task would get a $VALUE_1 of its own: write the value"]
+
+
+@pytest.mark.parametrize("command", ["python t.py --rank $SLURM_PROCID", 'bash -c "python t.py --rank $SLURM_PROCID"'])
+def test_a_number_of_the_task_that_the_batch_shell_wrote_is_named(command: str) -> None:
+    way = "$SLURM_PROCID was 0 in every task: the batch script wrote its own into the command, and here each has its own"
+    assert remarks(f"#SBATCH -N 2 -n 2\nsrun {command}\n") == [way]
+    assert remarks(f"#SBATCH -N 1 -n 1\nsrun {command}\n") == []
+    assert remarks(f"#SBATCH -N 2 -n 2\nsrun {command}\n".replace("$SLURM", "\\$SLURM")) == []
+
+
+@pytest.mark.parametrize("name", ["*", "1", "#"])
+def test_arguments_of_the_batch_script_in_the_text_of_bash_are_a_question(name: str) -> None:
+    (question,) = questions(f'srun bash -c "python train.py ${name}"\n')
+    assert question.startswith("the command has arguments of the batch script: ")
+    (question,) = questions(f'LR=${name}\nsrun bash -c "python train.py --lr $LR\npython eval.py"\n')
+    assert question.startswith("the command has arguments of the batch script: ")
+
+
+def test_the_status_of_the_batch_shell_in_the_text_of_bash_is_a_question() -> None:
+    assert questions('srun bash -c "python train.py $?"\n') == ["$? was that of the batch script's shell: write the value"]
+    assert questions("srun bash -c 'python train.py; echo $?'\n") == []
+
+
+UNREADABLE = "(((A)) || echo b)"
+
+
+def test_a_value_between_quotes_of_a_text_that_kit_cannot_read_stays_a_value() -> None:
+    body = f"R=$(date +%s)\nsrun bash -c \"python train.py --run '$R'; {UNREADABLE}\"\n"
+    assert questions(body) == ["kit import cannot read what bash -c is given"]
+    assert job(body)["script"] == f"eval \"python train.py --run '$R'; {UNREADABLE}\"\n"
+
+
+def test_a_number_of_slurm_in_a_text_that_kit_cannot_read_is_a_question() -> None:
+    asked = questions(f'#SBATCH --gpus-per-node=4\nsrun bash -c "python t.py $SLURM_GPUS_PER_NODE; {UNREADABLE}"\n')
+    assert "$SLURM_GPUS_PER_NODE was 4, and the job's own may be another: write the number that is meant" in asked
+
+
+def test_a_command_that_begins_like_arithmetic_is_read_as_bash_reads_it() -> None:
+    made = keys("srun bash -c 'python t.py --local $(((SLURM_NODEID)) && echo 0 || echo 1) --n=$(((1 + 2) * 3))'\n")
+    assert made["script"] == "python t.py --local $( ((SLURM_NODEID)) && echo 0 || echo 1) --n=9\n"
+    (node,) = bash_tree.parse("A=$(( (B) ) ) C=$(((D)))\n", "text")
+    assert bash_tree.text(node) == "A=$( ( (B) ) ) C=$(((D)))"
