@@ -87,3 +87,37 @@ def test_a_command_that_begins_like_arithmetic_is_read_as_bash_reads_it() -> Non
     assert made["script"] == "python t.py --local $( ((SLURM_NODEID)) && echo 0 || echo 1) --n=9\n"
     (node,) = bash_tree.parse("A=$(( (B) ) ) C=$(((D)))\n", "text")
     assert bash_tree.text(node) == "A=$( ( (B) ) ) C=$(((D)))"
+
+
+# ---------------------------------------------------------------- the folder in which the script is
+
+
+@pytest.mark.parametrize(
+    ("command", "source"),
+    [
+        ("srun --container-image={a} --container-mounts={d}:/d,/x:/y,$PWD:/w", "./"),
+        ("apptainer exec -B {d}:/d,/x:/y,$PWD:/w {a}", ""),
+        ("enroot start --mount {d}:/d --mount /x:/y --mount $PWD:/w {a}", "./"),
+    ],
+)
+def test_an_image_and_mounts_are_found_from_the_folder_that_the_script_has_entered(command: str, source: str) -> None:
+    line = f"{command.format(a=f'{source}a.sqsh', d=f'{source}d')} python t.py\n"
+    made = job(f"cd /data/proj\n{line}")
+    assert (made["image"], made["mounts"]) == ("/data/proj/a.sqsh", ["/data/proj/d:/d", "/x:/y", "/data/proj:/w"])
+    made = job(f"cd sub\n{line}")
+    assert (made["image"], made["mounts"]) == ("./sub/a.sqsh", ["./sub/d:/d", "/x:/y", "sub:/w"])
+    assert not [text for text in questions(f"cd sub\n{line}") if "whole path" in text]
+    for lines in ("cd $(cat x)", "if [ -d x ]; then cd x; fi", "cd /a\npushd b\npopd"):
+        asked = [text.partition(":")[0] for text in questions(f"{lines}\n{line}") if "whole path" in text]
+        assert asked == [f"`{source}a.sqsh`", f"`{source}d", "`$PWD"]
+    assert not [text for text in questions(f"cd $(cat x)\ncd /data\n{line}") if "whole path" in text]
+
+
+def test_mounts_of_a_variable_are_found_from_the_folder_that_the_script_has_entered() -> None:
+    made = job("cd /data\nexport APPTAINER_BIND=d:/d\napptainer exec ./i.sif python t.py\n")
+    assert made["mounts"] == ["/data/d:/d"]
+
+
+def test_an_image_of_a_registry_and_one_of_a_name_are_found_in_no_folder() -> None:
+    assert job("cd /data\nenroot start torch python t.py\n")["image"] == "torch"
+    assert "kit build docker://a/b" in questions("cd /data\nsrun --container-image=a/b python t.py\n")[0]

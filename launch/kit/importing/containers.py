@@ -175,14 +175,18 @@ def _none_like(tool: str, name: str) -> str:
     return f"{whose} option --{name}: {_INSTEAD.get(name, 'kit has none like it')}"
 
 
+def is_file(image: str) -> bool:
+    """Return whether an image's name is that of a file, or of a folder with one."""
+    return image.endswith((*image_files.FILES, ".toml")) or image.startswith(("/", ".", "~"))
+
+
 def reference(image: str) -> str:
     """Return an image of a registry as `kit build` names it; "" for a file."""
     if found := _REGISTRY.fullmatch(image):
         return f"docker://{found[1]}/{found[2]}"
     if "://" in image:
         return image
-    is_file = image.endswith((*image_files.FILES, ".toml")) or image.startswith(("/", ".", "~"))
-    return "" if is_file or ("/" not in image and ":" not in image) else f"docker://{image}"
+    return "" if is_file(image) or ("/" not in image and ":" not in image) else f"docker://{image}"
 
 
 def on_host(target: str, mounts: list[str]) -> str:

@@ -46,7 +46,7 @@ class State(NamedTuple):
     env: dict[str, str]
     values: dict[str, Value]
     of_script: dict[str, Value]  # variables that kit sets, too
-    folders: tuple[Optional[str], str]  # `workdir`, and $PWD
+    folders: tuple[Optional[str], str, bool]  # `workdir`, $PWD, and whether these are known
 
 
 class Candidate(NamedTuple):

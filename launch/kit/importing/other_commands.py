@@ -73,6 +73,7 @@ def _place(reader: Reading, item: Item, words: list[str], node: Node) -> None:
 def _enter(reader: Reading, name: str, words: list[str]) -> None:
     """Take a folder for the job's, unless it is a later program's, or only the job knows it."""
     if name == "popd" or (name == "pushd" and len(words) != 2):
+        reader.draft.is_folder_known = False
         reader.decide("see in which folder the program starts: `workdir: DIR`")
         return
     draft, scope, mounts = reader.draft, reader.scope, reader.draft.mounts
@@ -84,6 +85,7 @@ def _enter(reader: Reading, name: str, words: list[str]) -> None:
     if target == "." or is_first:
         if words[1:] != ["."] and not is_later:
             draft.keys.pop("workdir", None)
+            draft.is_folder_known = True
             scope.enter(".")
         reader.left_out("the job starts in the job file's folder")
     elif HOLE.search(target) or not on_host:
@@ -93,12 +95,14 @@ def _enter(reader: Reading, name: str, words: list[str]) -> None:
             way = f"write the folder of the host: `workdir: DIR`{shown}"
         elif not is_later:
             way += ", and `cd DIR` before the lines of `host_setup` that ran there"
+        draft.is_folder_known = False
         reader.decide(way)
     elif is_later:
         reader.decide("the folder of a later program")
     else:
         before = "" if on_host.startswith("$") else str(draft.keys.get("workdir", ""))
         draft.keys["workdir"] = os.path.join(before, on_host)
+        draft.is_folder_known |= on_host.startswith(("/", "$", "~"))
         reader.carried("workdir")
         if mounts is None:
             scope.enter(draft.keys["workdir"])

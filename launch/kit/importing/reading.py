@@ -132,7 +132,7 @@ class Reading(AtLines):
         """Return what a command finds here, but for the arguments of a function."""
         draft, scope = self.draft, self.scope
         values = {name: value for name, value in scope.values.items() if name.isidentifier()}
-        folders = (draft.keys.get("workdir"), scope.facts["PWD"])
+        folders = (draft.keys.get("workdir"), scope.facts["PWD"], draft.is_folder_known)
         return State(dict(draft.env), values, dict(scope.of_script), folders)
 
     def restore(self, state: State) -> None:
@@ -141,7 +141,7 @@ class Reading(AtLines):
         arguments = {name: text for name, text in scope.values.items() if not name.isidentifier()}
         draft.env, scope.values = dict(state.env), {**arguments, **state.values}
         scope.of_script = dict(state.of_script)
-        workdir, scope.facts["PWD"] = state.folders
+        workdir, scope.facts["PWD"], draft.is_folder_known = state.folders
         draft.keys.pop("workdir", None)
         if workdir is not None:
             draft.keys["workdir"] = workdir
@@ -218,6 +218,7 @@ class Reading(AtLines):
         if commands.changes_folder(node):
             way = "see in which folder the program starts: `workdir: DIR`"
             self.decide(f"this may change the folder: {way}")
+            self.draft.is_folder_known = False
 
     def submits(self, node: Node, item: Item) -> bool:
         """Note a condition under which a job is submitted; return whether it is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Optional
 
 from kit.base.bash_tree import Span
@@ -88,7 +89,9 @@ class Starters(AtLines):
             self.draft.remark(self.span, told)
         self._not_taken(found.runtime, found.not_taken)
         for key, text in found.keys.items():
-            self._text(key, self.scope.path(text))
+            is_file = key == "image" and containers.is_file(text)
+            path = self.scope.path(text)
+            self._text(key, self._named_here(text, path) if is_file else path)
         mounts = self.mount(found.mounts, self.span)
         self._export(found.env)
         if found.workdir:
@@ -106,7 +109,7 @@ class Starters(AtLines):
         """Write mounts into the draft, and return those whose folders are known."""
         found = []
         for text in filter(None, texts):
-            known = self.scope.path(text)
+            known = self._named_here(text, self.scope.path(text))
             mount, shown = containers.mount(known), self.scope.source(known)
             if known in (".", ".:."):
                 way = f"the mount `{self.scope.source(text)}`: kit mounts the job's folder itself"
@@ -125,6 +128,21 @@ class Starters(AtLines):
         if containers.on_host(str(self.scope.values.get("HOME", "$HOME")), mounts):
             self.draft.take_back(containers.WITHOUT_HOME)
         return found
+
+    def _named_here(self, text: str, path: str) -> str:
+        """Return a path that a text names from the folder in which the script is: ./a.sqsh."""
+        first = self.scope.holes_of(text[:1])
+        is_relative = not first and not path.startswith(("/", "~", "$"))
+        is_of_here = is_relative or any("PWD" in hole.names for hole in first)
+        if is_of_here and not self.draft.is_folder_known:
+            way = "kit import does not know the script's folder there: write the whole path"
+            self.decide(f"`{self.scope.source(text)}`: {way}")
+        if not is_relative or self.draft.folder == ".":
+            return path
+        name, *rest = path.split(":")
+        inside = os.path.normpath(os.path.join(self.draft.folder, name))
+        begin = "" if inside.startswith(("/", "~", "$")) else "./"
+        return ":".join([begin + inside, *rest])
 
     def _text(self, key: str, text: str) -> None:
         """Write a key whose value is one text."""
