@@ -121,3 +121,37 @@ def test_mounts_of_a_variable_are_found_from_the_folder_that_the_script_has_ente
 def test_an_image_of_a_registry_and_one_of_a_name_are_found_in_no_folder() -> None:
     assert job("cd /data\nenroot start torch python t.py\n")["image"] == "torch"
     assert "kit build docker://a/b" in questions("cd /data\nsrun --container-image=a/b python t.py\n")[0]
+
+
+# ---------------------------------------------------------------- variables that no line of the job names
+
+READERS = ["source config.sh", ". ./config.sh", "[ -f c.sh ] && . c.sh", 'eval "$(cat c.sh)"', 'echo "${!NAME}" >f', "f() { source c.sh; }\nf"]
+
+
+@pytest.mark.parametrize("line", READERS)
+@pytest.mark.parametrize("container", ["", "--container-image=/i.sqsh "])
+def test_what_a_sourced_file_may_read_is_set_before_it(line: str, container: str) -> None:
+    made = job(f"MODEL=llama\nexport A=1\nSIZE=$MODEL-7b\n{line}\nLATER=1\nsrun {container}python t.py\n")
+    lines = f"{made.get('setup', '')}{made.get('host_setup', '')}"
+    assert lines.startswith("MODEL=llama\nSIZE=$MODEL-7b\n") and "LATER" not in lines and "A=1" not in lines
+    assert made["env"] == {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    "source venv/bin/activate;. ~/.bashrc;source /etc/profile;source /opt/intel/setvars.sh;module load cuda"
+    ';eval "$(conda shell.bash hook)";source /usr/share/lmod/lmod/init/bash'.split(";"),
+)
+def test_what_an_environment_does_not_read_stays_out(line: str) -> None:
+    assert "host_setup" in job(f"MODEL=llama\n{line}\nsrun python t.py\n")
+    assert "MODEL=llama" not in "".join(job(f"MODEL=llama\n{line}\nsrun python t.py\n")["host_setup"])
+
+
+def test_what_the_program_reads_by_the_name_in_another_variable_is_set() -> None:
+    assert job("MODEL=llama\nV=MODEL\nsrun python t.py ${!V}\n")["script"] == "MODEL=llama\nV=MODEL\npython t.py ${!V}\n"
+    assert "LR=3\n" in job('LR=3\nCMD="python t.py --run $(date) --lr \\$LR"\neval $CMD\n')["script"]
+
+
+def test_a_text_of_each_task_does_not_read_what_the_batch_shell_has_not_exported() -> None:
+    made = keys("MODEL=llama\nsrun bash -c 'source config.sh && python t.py'\n")
+    assert made["setup"] == "source config.sh\n" and "host_setup" not in made

@@ -21,6 +21,14 @@ _SOURCE = re.compile(
     r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*((source|\.|eval)\s|export\s+\"?[$`])"
     r"(?!.*(activate\b|profile|bashrc|conda|module))"
 )
+# What they read are variables of the system, or of the tool that they belong to.
+_OF_SYSTEM = (
+    r".*(activate\b|profile|bashrc|conda|mamba|module|lmod|spack|setvars|ssh-agent)"
+    r"|[\"']?/(etc|usr|opt|cvmfs|sw|apps)/"
+)
+# Reads variables that kit import cannot see.
+_READS = re.compile(rf"(?m)(^|[;&|{{(]|\b(then|do|else)\b)\s*(source|\.|eval)\s+(?!{_OF_SYSTEM})")
+_BY_VALUE = re.compile(r"\$\{!\w+[}:]")  # ${!NAME} is the variable whose name is $NAME
 # Their status tells of zero, or of the end of a file, and would end the job's lines.
 _OF_STATUS = re.compile(r"(\(\(|let\s|(\w+=\S*\s+)?read\s)(?!.*<<(?!<))", re.DOTALL)
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
@@ -91,6 +99,21 @@ def is_for_program(source: str) -> bool:
 def may_set_more(source: str) -> bool:
     """Return whether lines may set variables that are not named in them."""
     return bool(_SOURCE.search(source))
+
+
+def may_read_more(source: str) -> bool:
+    """Return whether lines may read variables that are not named in them."""
+    return bool(_READS.search(source)) or names_by_value(source)
+
+
+def names_by_value(source: str) -> bool:
+    """Return whether lines read a variable whose name is the value of another one."""
+    return bool(_BY_VALUE.search(source))
+
+
+def is_port(item: Item) -> bool:
+    """Return whether a statement finds the port at which the ranks meet."""
+    return item.inside.endswith('="${MASTER_PORT}"')
 
 
 def without_status(source: str) -> str:

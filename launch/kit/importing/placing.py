@@ -6,40 +6,29 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
-from kit.base import redact
 from kit.base.bash_tree import Span
-from kit.base.errors import Problems
 from kit.config import variables
 from kit.importing import items
-from kit.importing.draft import Draft, key_of, to_inherit
+from kit.importing.draft import Draft
 from kit.importing.items import ACTION, DEFINE, EXPORT, LIMIT, PREPARE, VALUES, Item
+from kit.importing.outside import OF_MODULE, OutsideVariables
 from kit.importing.scope import DIFFERS
-from kit.slurm import GPU_CHOICE
 
 _ARRAY = re.compile(r"\w\+?=\(|\b(mapfile|readarray)\b|\bread\b.* -\w*a")  # cannot be exported
 _START_UP = re.compile(r"(source|\.)\s+\S*(\.bashrc|\.bash_profile|profile)\"?\Z")
-_OF_MODULE = re.compile(r"_(HOME|ROOT|DIR|PATH|PREFIX)\Z")  # modules set such variables, too
 ARGUMENT = re.compile(r"[0-9@*#]|BASH_SOURCE\b")
+_ESCAPED = re.compile(r"\\\$\{?(\w+)")  # for a second reading, by eval
 _EXPORTS = re.compile(r"\bexport\b[^\n;]*")
 _LATER = "it comes after the program"
 _IN_SETUP = "move the line to `setup`, or have the program read it"
 _SPAN = attrgetter("span")
-_ALWAYS_THERE = set(
-    "HOME USER LOGNAME PATH LD_LIBRARY_PATH PYTHONPATH TMPDIR PWD SHELL HOSTNAME LANG TERM".split()
-)
 
 
-class Placing:
+class Placing(OutsideVariables):
     def __init__(self, draft: Draft, shell: Mapping[str, str]) -> None:
-        self.draft = draft
-        self.shell = shell  # the variables of the shell in which kit import runs
-        self.items: list[Item] = []
-        self.functions: dict[str, Item] = {}
+        super().__init__(draft, shell)
         self.inner: set[str] = set()  # statements of a text that each task runs
-        self.with_default: dict[str, Span] = {}  # variables that are read as ${NAME:-default}
         self.of_env: set[str] = set()  # variables that `host_setup` has from `env`
-        self.set_by: dict[str, Span] = {}  # the first lines that set a variable, carried or not
-        self.without_default: set[str] = set()  # variables that are read in other ways
         self.needed: set[str] = set()  # variables and functions that are carried
 
     def add(self, item: Item) -> None:
@@ -53,18 +42,12 @@ class Placing:
             for item in self.items
         ]
 
-    def note_default(self, name: str, span: Span) -> None:
-        """Tell that lines set a variable where the shell that submits has not."""
-        is_set = any(name in item.sets for item in self.items)
-        if not is_set and self._is_of_shell(name) and not redact.is_secret(name):
-            self.draft.defaulted(span, name)
-
     def remove(self, source: str) -> None:
         self.items = [item for item in self.items if item.source != source]
 
     def place(
         self,
-        needed: Iterable[str],
+        needed: Collection[str],
         own_lines: list[str],
         place: int,
         of_kit: Collection[str] = variables.OWNED,
@@ -76,6 +59,7 @@ class Placing:
         has_image = self.draft.has_image
         once: list[Item] = []
         inside: list[Item] = []
+        needed = {*needed}.union(self._read_by(own_lines, needed))
         self.without_default.update(needed)
         self._leave_later(place)
         self._take_away(place)
@@ -187,12 +171,12 @@ class Placing:
                     found.append(item)
                     open_names += [] if item.inside and EXPORT not in kinds else sorted(item.uses)
             if not makers and not any(name in item.sets for item in self.items):
-                self._inherit(name)
+                self.inherit_unset(name)
         return found
 
     def _lines(self, chosen: list[Item], key: str, known: set[str]) -> list[str]:
         """Return the lines of statements and of those they need; none sets `known` names alone."""
-        names = {name for item in chosen for name in item.uses}
+        names = {name for item in chosen for name in item.uses} | self._read_unseen(chosen)
         on_host = key == "host_setup"
         kinds = VALUES if on_host else (DEFINE,)
         needed = [item for item in self._definitions(names, *kinds) if item not in chosen]
@@ -216,6 +200,29 @@ class Placing:
             self._remark(item, key, text)
         return lines
 
+    def _read_unseen(self, chosen: list[Item]) -> set[str]:
+        """Return the variables that a file which lines source, or a text of `eval`, may read.
+
+        A second port is not among them: `host_setup` has none.
+        """
+        readers = {id(item) for item in chosen if self._may_read_more(item)}
+        places = [place for place, item in enumerate(self.items) if id(item) in readers]
+        before = self.items[: max(places, default=0)]
+        values = [item for item in before if item.kind == DEFINE and not items.is_port(item)]
+        return {name for item in values for name in item.sets} - variables.OWNED
+
+    def _read_by(self, own_lines: list[str], needed: Collection[str]) -> set[str]:
+        """Return the variables that the program's lines read by ${!NAME}, or in a text of eval."""
+        own = "\n".join(own_lines)
+        if items.names_by_value(own):
+            return {name for item in self.items if item.kind == DEFINE for name in item.sets}
+        texts = [item.source for item in self.items if item.sets & {*needed} and "eval " in own]
+        return set(_ESCAPED.findall("\n".join(texts)))
+
+    def _may_read_more(self, item: Item) -> bool:
+        sources = (each.source for each in (item, *self.called(item)))
+        return item.source not in self.inner and any(map(items.may_read_more, sources))
+
     def _remark(self, item: Item, key: str, text: str) -> None:
         if key != "host_setup" and DIFFERS.search(text):
             found = item.sets - self.functions.keys()
@@ -223,15 +230,15 @@ class Placing:
             self.draft.decide(
                 item.span, f"each task would get a {what} of its own: write the value"
             )
-        own = {name for name in item.sets & item.uses if not _OF_MODULE.search(name)}
-        for name in filter(self._is_of_shell, own - {*self.with_default}):
+        own = {name for name in item.sets & item.uses if not OF_MODULE.search(name)}
+        for name in filter(self.is_of_shell, own - {*self.with_default}):
             others = [
                 each for each in self.items if name in each.sets and each.source != item.source
             ]
             if not others and re.match(rf"(export\s+)?{name}=", item.source):
                 way = f"write the whole value under `env`, as `{name}: VALUE`"
                 self.draft.decide(item.span, f"${name} of your shell is not there: {way}")
-        if key == "host_setup" and item.inside.endswith('="${MASTER_PORT}"'):
+        if key == "host_setup" and items.is_port(item):
             way = "move the lines that use it to `setup`, and write $MASTER_PORT there"
             self.draft.decide(item.span, f"the program gets another port, $MASTER_PORT: {way}")
         arguments = {name for name in item.uses if ARGUMENT.match(name)}
@@ -243,49 +250,6 @@ class Placing:
             self.draft.decide(
                 item.span, f"`host_setup` does not have the secret {names}: {_IN_SETUP}"
             )
-
-    def _is_of_shell(self, name: str) -> bool:
-        """Return whether a variable may come from the shell that submits."""
-        is_of_slurm = name.startswith(("SLURM", "KIT_", "CUDA", "CONDA", "LMOD", "EB"))
-        is_there = name in variables.BASH | variables.OWNED | _ALWAYS_THERE | {*self.draft.env}
-        is_there = is_there or name in GPU_CHOICE
-        return not (is_of_slurm or is_there) and name.isidentifier()
-
-    def _inherit(self, name: str) -> None:
-        if not self._is_of_shell(name) or name in (*self.draft.inherit, *self.draft.secrets):
-            return
-        way = to_inherit(name)
-        sources = [item for item in self.items if self._may_source(item) and name not in item.uses]
-        if name in self.set_by:
-            why = "is set by these lines, which the job does not have: write its value"
-            self.draft.decide(self.set_by[name], f"${name} {why}")
-        elif name in self.with_default and name not in self.without_default:
-            self.draft.defaulted(self.with_default[name], name)
-        elif sources and name in self.shell:
-            own = f"if it is set here, write `export {name}` behind it in place of `inherit`"
-            self.draft.remark(sources[-1].span, f"${name} is that of your shell: {own}")
-            self.inherit(name)
-        elif sources:
-            way = f"if this line does not set ${name}, write `{key_of(name)}: [{name}]`"
-            self.draft.remark(sources[-1].span, way)
-            item = sources[-1]._replace(sets=sources[-1].sets | {name})
-            self.items = [item if each is sources[-1] else each for each in self.items]
-        elif _OF_MODULE.search(name) and any(item.kind == PREPARE for item in self.items):
-            lines = enumerate(self.draft.lines, 1)
-            here = next((i for i, line in lines if re.search(rf"\$\{{?{name}\b", line)), 1)
-            self.draft.remark((here, here), f"${name} may come from a module: {way}")
-        else:
-            self.inherit(name)
-
-    def _may_source(self, item: Item) -> bool:
-        """Return whether a statement, or a function that it calls, may source a file."""
-        called = [self.functions[name] for name in sorted(item.uses & self.functions.keys())]
-        return any(items.may_set_more(each.source) for each in (item, *called))
-
-    def inherit(self, name: str) -> None:
-        """Have the job take a variable from the shell that submits it."""
-        if redact.is_secret(name) or variables.settable(name, "", Problems()):
-            self.draft.take(name)
 
     def _close(self) -> None:
         """Note what became of statements that nothing needs."""
