@@ -155,3 +155,47 @@ def test_what_the_program_reads_by_the_name_in_another_variable_is_set() -> None
 def test_a_text_of_each_task_does_not_read_what_the_batch_shell_has_not_exported() -> None:
     made = keys("MODEL=llama\nsrun bash -c 'source config.sh && python t.py'\n")
     assert made["setup"] == "source config.sh\n" and "host_setup" not in made
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(("lines", "number"), [("", "$NGPUS"), ("NGPUS=$(cat ranks.txt)\n", "$NGPUS"), ("", "$(nvidia-smi -L | wc -l)")])
+def test_a_number_of_ranks_that_is_computed_is_named(lines: str, number: str) -> None:
+    body = f"#SBATCH --gpus-per-node=4\n{lines}srun torchrun --nproc_per_node={number} t.py\n"
+    assert remarks(body) == [f"{number} is a number of ranks that only the job knows: kit starts one for each GPU of a node (4)"]
+    assert remarks("#SBATCH --gpus-per-node=4\nN=4\nsrun torchrun --nproc_per_node=$N t.py\n") == []
+
+
+@pytest.mark.parametrize("command", ["mpirun -x M=$SLURM_NNODES -x D=$PWD/d -np 4", "srun --export=ALL,M=$SLURM_NNODES,D=$PWD/d"])
+def test_a_number_of_nodes_among_options_stays_the_jobs_own(command: str) -> None:
+    made = keys(f"#SBATCH -N 4\n{command} ./a\n")
+    assert (made["setup"], made["env"]) == ("export M=$SLURM_NNODES\n", {"D": "./d"})
+
+
+@pytest.mark.parametrize("tasks", ["--ntasks-per-node=2", "-n 8"])
+def test_gpus_of_a_task_among_other_resources_are_counted_for_its_node(tasks: str) -> None:
+    body = f"#SBATCH -N 4 --gpus=8 --tres-per-task=gres:gpu:1,cpu:4 {tasks}\nsrun ./a\n"
+    assert questions(body) == ["each rank saw GPUs of its own; now it sees all and takes its LOCAL_RANK's"]
+    assert (job(body)["gpus_per_node"], job(body)["slurm"]) == ("2", {"tres-per-task": "cpu:4"})
+    assert "slurm" not in job("#SBATCH -n 1 --tres-per-task=gres/gpu:2\nsrun ./a\n")
+
+
+def test_options_for_memory_of_which_sbatch_takes_one_are_a_question() -> None:
+    assert questions("#SBATCH --mem-per-cpu=4G\n#SBATCH --mem-per-gpu=8G\nsrun ./a\n") == [
+        "--mem-per-gpu beside --mem-per-cpu: sbatch takes one of them; keep the one that is meant"
+    ]
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_a_setting_of_the_shell_that_goes_into_a_file_is_kept() -> None:
+    made = keys("A=1\nset -x\nset > vars.log\ndeclare -p A > a.txt\nexport -p >>b.txt\ndeclare -p A\n./a\n")
+    assert made["host_setup"] == "A=1\nset > vars.log\ndeclare -p A > a.txt\nexport -p >>b.txt\n"
+
+
+@pytest.mark.parametrize("words", ["", " --db_dir=/x --y 1"])
+def test_the_program_of_an_images_own_start_script_is_a_question(words: str) -> None:
+    assert questions(f"apptainer run i.sif{words}\n") == ["the image's own start script ran, as it does not here: name the program itself"]
+    assert "command" not in job(f"apptainer run i.sif{words}\n")

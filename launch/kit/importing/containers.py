@@ -97,6 +97,8 @@ def apptainer(words: list[str], runtime: str = "apptainer") -> GivenContainer:
         found.remarks.append(WITHOUT_HOME)
     found.keys["image"], *found.program = rest or [""]
     if verb == "run":
+        if found.program[:1] and found.program[0].startswith("-"):  # arguments of that script
+            found.program = []
         way = "put what it sets into `setup`" if found.program else "name the program itself"
         found.open_questions.append(f"the image's own start script ran, as it does not here: {way}")
     return found

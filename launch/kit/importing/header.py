@@ -11,7 +11,7 @@ from kit.config import sbatch_options
 from kit.importing import containers, getopt
 from kit.importing.draft import DECIDE, DIRECTIVE, Draft
 from kit.importing.getopt import Option, Syntax
-from kit.slurm import gpu_request
+from kit.slurm import gpu_request, sbatch_variables
 from kit.slurm.gpu_request import GpuRequest
 
 GivenOptions = dict[str, tuple[str, Span]]  # {long name: its value, and its lines}
@@ -31,6 +31,7 @@ _LEFT_OUT = {
     "ignore-pbs": "kit's script has no #PBS lines",
     "gpu-bind": "each rank sees all GPUs of its node, and takes the one of its local rank",
 }
+_OF_TASK = ("gpus-per-task", "tres-per-task")  # what each task has
 _NUMBER = re.compile(r"(nodes|ntasks|cpus|gpus|mem|time)(-|\Z)|array\Z")
 OWN_GPUS = "each rank saw GPUs of its own; now it sees all and takes its LOCAL_RANK's"
 WITHOUT_HANDLER = (
@@ -66,6 +67,10 @@ def read(draft: Draft) -> GivenOptions:
         else:
             _read_line(line[len("#SBATCH") :], here, given, draft)
     _shape(given, draft)
+    memory = [name for name in sbatch_variables.MEMORY if name in given]
+    for name in memory[1:]:
+        way = f"--{name} beside --{memory[0]}: sbatch takes one of them; keep the one that is meant"
+        draft.decide(given[name][1], way)
     return given
 
 
@@ -176,7 +181,7 @@ def _shape(given: GivenOptions, draft: Draft) -> None:
             draft.carried(here, "processes_per_node")
     elif "ntasks" in given:
         draft.carried(given["ntasks"][1], "processes_per_node")
-    if "gpus-per-task" in given and "ntasks-per-node" not in given:
+    if not given.keys().isdisjoint(_OF_TASK) and "ntasks-per-node" not in given:
         _gpus(given, tasks or 1, draft)
     draft.tasks = draft.cpu_tasks = tasks or 1
 
@@ -194,7 +199,7 @@ def _nodes(given: GivenOptions, tasks: int, draft: Draft) -> None:
 
 
 def _gpus(given: GivenOptions, tasks: int, draft: Draft) -> None:
-    for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
+    for name in ("gres", "gpus", "gpus-per-node", *_OF_TASK):
         if name not in given:
             continue
         value, here = given[name]
@@ -207,8 +212,18 @@ def _gpus(given: GivenOptions, tasks: int, draft: Draft) -> None:
                 draft.decide(here, "write the GPUs of one node: `gpus_per_node`")
                 continue
             draft.carried(here, "gpus_per_node")
-            if name == "gpus-per-task" and tasks > 1:
+            if name == "tres-per-task":
+                _take_gpus_out(value, draft)
+            if name in _OF_TASK and tasks > 1:
                 draft.decide(here, OWN_GPUS)
+
+
+def _take_gpus_out(value: str, draft: Draft) -> None:
+    """Leave of --tres-per-task what `gpus_per_node` does not say."""
+    others = [part for part in value.split(",") if not gpu_request.read({"tres-per-task": part})]
+    draft.slurm.pop("tres-per-task", None)
+    if others:
+        draft.slurm["tres-per-task"] = ",".join(others)
 
 
 def no_gpus(name: str, value: str) -> list[str]:
