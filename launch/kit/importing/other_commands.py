@@ -31,7 +31,7 @@ def read(reader: Reading, node: Node, words: list[str]) -> None:
         reader.placing.add(item._replace(kind=PREPARE))
     elif name == "shift" or (name == "set" and "--" in words[:-1]):
         reader.decide("it changes $1: write the values")
-    elif name in commands.SETTINGS:
+    elif name in commands.SETTINGS and not bash_tree.writes(node):
         reader.left_out("kit's own scripts set the options of their shell")
     elif name == "sbatch" or (name == "scontrol" and "requeue" in words):
         reader.decide(header.RESUBMITS)

@@ -22,6 +22,7 @@ BACKGROUND = "it ran in the background: kit starts one program, and waits for it
 RETRIES = "a loop that starts the same program again: `max_restarts` does so where it has failed"
 
 _OUTSIDE = re.compile(r"-z\s*\W*SLURM_JOB_?ID\b")
+LEAVING = {"exit", "return"}
 _LOOPS = ("WhileClause", "ForClause")
 DONE = (
     "the job may end well here, without the program: begin a `script` with these lines, before it"
@@ -212,6 +213,19 @@ class Reading(AtLines):
         """Return whether a loop waits where something runs beside the script."""
         loops = [each for each in bash_tree.descend(node) if each.get("Type") in _LOOPS]
         return self.has_background and any("sleep" in bash_tree.programs(each) for each in loops)
+
+    def composes(self, words: list[str]) -> bool:
+        """Return whether a text of which only the job knows all is a command that starts ranks."""
+        hole = self.scope.only_hole("".join(words[1:]))
+        makers = [item for item in self.placing.items if hole and item.sets & hole.names]
+        texts = [re.split(r"=[\"']?", item.source, maxsplit=1)[-1] for item in makers]
+        return any(commands.weight(text.split() or [""]) for text in texts)
+
+    def may_end(self, command: Node) -> bool:
+        """Return whether the job ends, as the script did, where the left side of || fails."""
+        ends = bash_tree.programs(command["Y"]) & LEAVING
+        is_folder = bash_tree.programs(command["X"]) == {"cd"}
+        return bool(ends or is_folder or self.launches(command["X"]))
 
     def ask_folder(self, node: Node) -> None:
         """Ask about lines that may leave the script in another folder."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from kit.base import bash_tree
 from kit.base.bash_tree import Node
@@ -12,10 +11,8 @@ from kit.importing import commands, header, other_commands
 from kit.importing.holes import HOLE
 from kit.importing.items import ACTION, DEFINE, EXPORT, PREPARE
 from kit.importing.other_commands import NOT_NEEDED
-from kit.importing.reading import BACKGROUND, LOGGING, LOGS, RETRIES, WAITS, Reading, as_if
+from kit.importing.reading import BACKGROUND, LEAVING, LOGGING, LOGS, RETRIES, WAITS, Reading, as_if
 from kit.importing.scope import COMPUTED
-
-_ENDS = {"exit", "return"}
 
 
 class Reader(Reading):
@@ -40,17 +37,7 @@ class Reader(Reading):
         if kind == "CallExpr" and not command.get("Args"):
             self._assign(node, exported=False)
         elif kind == "DeclClause":
-            words = bash_tree.assignments(command)
-            options = {bash_tree.literal(item.get("Value") or {}) for item in words}
-            exported = command["Variant"]["Value"] == "export" or "-x" in options
-            if "-f" in options:
-                item = self.item(PREPARE, node)
-                self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
-            elif "+x" in options or (exported and "-n" in options):
-                item = self.item(ACTION, node)
-                self.variables.take_away(item, item.sets)
-            else:
-                self._assign(node, exported=exported)
+            self._declare(node)
         elif kind == "CallExpr":
             self._call(node)
         elif kind == "TimeClause" and command.get("Stmt"):
@@ -74,6 +61,22 @@ class Reader(Reading):
             self.compound(node)
 
     # ------------------------------------------------------------ variables
+
+    def _declare(self, node: Node) -> None:
+        """Read export, declare and the like."""
+        words = bash_tree.assignments(node["Cmd"])
+        options = {bash_tree.literal(item.get("Value") or {}) for item in words}
+        exported = node["Cmd"]["Variant"]["Value"] == "export" or "-x" in options
+        if "-p" in options and not bash_tree.writes(node):
+            self.left_out(NOT_NEEDED)
+        elif options & {"-f", "-p"}:
+            item = self.item(ACTION if "-p" in options else PREPARE, node)
+            self.placing.add(item._replace(uses=item.sets, sets=frozenset()))
+        elif "+x" in options or (exported and "-n" in options):
+            item = self.item(ACTION, node)
+            self.variables.take_away(item, item.sets)
+        else:
+            self._assign(node, exported=exported)
 
     def _assign(self, node: Node, *, exported: bool) -> None:
         if "sbatch" in bash_tree.programs_inside(node):
@@ -120,7 +123,7 @@ class Reader(Reading):
             self._evaluate(" ".join(words[1:]))
         elif name in commands.SETTERS and bash_tree.names_set(node):
             self.variables.keep_set(self.item(DEFINE, node))
-        elif name == "eval" and self._composes(words):
+        elif name == "eval" and self.composes(words):
             self.candidate(2, words, node)
         elif name == "eval" and self.scope.only_hole("".join(words[1:])):
             other_commands.read(self, node, words)
@@ -148,13 +151,6 @@ class Reader(Reading):
             return
         self.carried("command")
         self.read(inner)
-
-    def _composes(self, words: list[str]) -> bool:
-        """Return whether a text of which only the job knows all is a command that starts ranks."""
-        hole = self.scope.only_hole("".join(words[1:]))
-        makers = [item for item in self.placing.items if hole and item.sets & hole.names]
-        texts = [re.split(r"=[\"']?", item.source, maxsplit=1)[-1] for item in makers]
-        return any(commands.weight(text.split() or [""]) for text in texts)
 
     def _call_function(self, node: Node, words: list[str]) -> None:
         name = words[0]
@@ -200,7 +196,7 @@ class Reader(Reading):
             self._and(node)
         elif sign == "||" and second <= commands.ENDS and commands.is_login(command["X"]):
             self.statement(command["X"])
-        elif sign == "||" and second and second <= commands.ENDS and self._may_end(command):
+        elif sign == "||" and second and second <= commands.ENDS and self.may_end(command):
             self.statement(command["X"])
             self.left_out("kit ends a job whose program fails, with its exit code")
         elif sign in ("|", "|&") and self.may_launch(command["X"], second):
@@ -216,7 +212,7 @@ class Reader(Reading):
         """Read A && B, where A is no test."""
         command = node["Cmd"]
         second = bash_tree.programs(command["Y"])
-        may_end = bool(second & _ENDS)
+        may_end = bool(second & LEAVING)
         if may_end and self.prepares(command["X"]):  # a check
             item = self.item(ACTION, node)._replace(source=as_if(command))
             self.candidates_in(node, item, self.of_script(node, item))
@@ -226,16 +222,10 @@ class Reader(Reading):
             self.behind.append(([command["Y"]], 0))
             self.statement(command["X"])
             self.behind.pop()
-            if may_end and second <= _ENDS:
+            if may_end and second <= LEAVING:
                 self.left_out(NOT_NEEDED)
             else:
                 self.statement(command["Y"])
-
-    def _may_end(self, command: Node) -> bool:
-        """Return whether the job ends, as the script did, where the left side of || fails."""
-        ends = bash_tree.programs(command["Y"]) & _ENDS
-        is_folder = bash_tree.programs(command["X"]) == {"cd"}
-        return bool(ends or is_folder or self.launches(command["X"]))
 
     def _loop(self, command: Node) -> None:
         """Read a loop around the program as a sweep, where its values are known."""
