@@ -68,8 +68,11 @@ class Assignments:
             self.draft.left_to_kit(span, name)
         elif role := self._role(name, value, item):
             self.scope.values[name] = self.scope.hole(f"${{{role}}}", [role])
-            self.placing.add(item._replace(kind=DEFINE, inside=f'{name}="${{{role}}}"'))
-            self.draft.left_out(span, "kit finds the first node's address and a free port itself")
+            start = "export " if exported else ""
+            self.placing.add(item._replace(inside=f'{start}{name}="${{{role}}}"'))
+            if not exported:  # and found by no program
+                way = "kit finds the first node's address and a free port itself"
+                self.draft.left_out(span, way)
         elif exported and re.match("SRUN_|SBATCH_|SALLOC_|SLURM_", name):
             self.draft.left_out(span, "a setting of srun, which kit calls with options of its own")
         elif self._is_secret(name, value, exported):

@@ -31,6 +31,7 @@ _READS = re.compile(rf"(?m)(^|[;&|{{(]|\b(then|do|else)\b)\s*(source|\.|eval)\s+
 _BY_VALUE = re.compile(r"\$\{!\w+[}:]")  # ${!NAME} is the variable whose name is $NAME
 # Their status tells of zero, or of the end of a file, and would end the job's lines.
 _OF_STATUS = re.compile(r"(\(\(|let\s|(\w+=\S*\s+)?read\s)(?!.*<<(?!<))", re.DOTALL)
+_ROLE = re.compile(r"=\"\$\{MASTER_(ADDR|PORT)\}\"\Z")
 DEFINE, EXPORT, PREPARE, LIMIT, ACTION = "define", "export", "prepare", "limit", "action"
 VALUES = (DEFINE, EXPORT)
 
@@ -77,7 +78,12 @@ def reads_folder(item: Item) -> bool:
     """Return whether a statement may do something else in another folder."""
     if item.kind in (DEFINE, EXPORT, LIMIT):
         return "PWD" in item.source or bool(COMPUTED.search(item.source))
-    return not _ANYWHERE.match(item.source)
+    return depends_on_folder(item.source)
+
+
+def depends_on_folder(source: str) -> bool:
+    """Return whether a command may do something else in another folder."""
+    return not _ANYWHERE.match(source)
 
 
 def cd_line(folder: str, before: str) -> str:
@@ -109,6 +115,11 @@ def may_read_more(source: str) -> bool:
 def names_by_value(source: str) -> bool:
     """Return whether lines read a variable whose name is the value of another one."""
     return bool(_BY_VALUE.search(source))
+
+
+def is_role(item: Item) -> bool:
+    """Return whether a statement finds the first node, or the port at which the ranks meet."""
+    return bool(_ROLE.search(item.inside))
 
 
 def is_port(item: Item) -> bool:

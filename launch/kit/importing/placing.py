@@ -71,6 +71,8 @@ class Placing(OutsideVariables):
                 self.draft.left_out(item.span, _LATER)
             elif item.kind == ACTION and item.position > place:
                 self.draft.refused_behind(item.span, "kit runs nothing after the program")
+            elif item.kind == EXPORT and items.is_role(item):  # known when the ranks start
+                inside.append(item)
             elif item.kind != DEFINE:
                 (inside if has_image and self._is_inside(item) else once).append(item)
         first = inside if has_image else once
@@ -176,8 +178,9 @@ class Placing(OutsideVariables):
 
     def _lines(self, chosen: list[Item], key: str, known: set[str]) -> list[str]:
         """Return the lines of statements and of those they need; none sets `known` names alone."""
-        names = {name for item in chosen for name in item.uses} | self._read_unseen(chosen)
         on_host = key == "host_setup"
+        as_written = [item for item in chosen if on_host or not items.is_role(item)]
+        names = {name for item in as_written for name in item.uses} | self._read_unseen(chosen)
         kinds = VALUES if on_host else (DEFINE,)
         needed = [item for item in self._definitions(names, *kinds) if item not in chosen]
         found = [item for item in (*needed, *chosen) if not item.sets or item.sets - known]
@@ -214,10 +217,11 @@ class Placing(OutsideVariables):
     def _read_by(self, own_lines: list[str], needed: Collection[str]) -> set[str]:
         """Return the variables that the program's lines read by ${!NAME}, or in a text of eval."""
         own = "\n".join(own_lines)
+        of_script = {name for item in self.items if item.kind == DEFINE for name in item.sets}
         if items.names_by_value(own):
-            return {name for item in self.items if item.kind == DEFINE for name in item.sets}
+            return of_script
         texts = [item.source for item in self.items if item.sets & {*needed} and "eval " in own]
-        return set(_ESCAPED.findall("\n".join(texts)))
+        return of_script & {*_ESCAPED.findall("\n".join(texts))}
 
     def _may_read_more(self, item: Item) -> bool:
         sources = (each.source for each in (item, *self.called(item)))

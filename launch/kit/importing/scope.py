@@ -10,6 +10,7 @@ from typing import Optional
 from kit.base import bash_tree
 from kit.base.bash_tree import Node
 from kit.config.expansion import OF_SHELL
+from kit.importing import slurm_numbers
 from kit.importing.fields import Fields, compute
 from kit.importing.holes import HOLE, Holes, Value
 
@@ -202,8 +203,9 @@ class Scope(Holes):
 
     def _unknown(self, part: Node, fields: Fields, quoted: bool) -> None:
         source, names = bash_tree.text(part), bash_tree.names_used(part)
-        if _PWD.fullmatch(source):
-            fields.add(self.hole("$PWD", ["PWD"], quoted=quoted, hint=self._hint("PWD")))
+        same = "PWD" if _PWD.fullmatch(source) else slurm_numbers.printed_by(source, self.facts)
+        if same:
+            fields.add(self.hole(f"${same}", [same], quoted=quoted, hint=self._hint(same)))
         else:
             fields.add(self.hole(source, names, quoted=quoted))
 

@@ -16,8 +16,18 @@ from kit.importing.draft import BY_SLURM, DECIDE, REMARK, Draft
 from kit.importing.header import GivenOptions
 
 _WRITE = "write the number that is meant"
+_CUT = r"""cut\s+(-d\s*['"\\]?\(['"]?\s+-f\s*1|-f\s*1\s+-d\s*['"\\]?\(['"]?)"""
+_TASKS_OF_NODE = re.compile(
+    rf"""\$\(\s*echo\s+"?\$\{{?SLURM_TASKS_PER_NODE\}}?"?\s*\|\s*{_CUT}\s*\)"""
+)
 _OF_ALL_TASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
 _OF_ALL_NODES = (*_OF_ALL_TASKS, "SLURM_GPUS")
+
+
+def printed_by(source: str, facts: Mapping[str, str]) -> str:
+    """Return the variable with what a command prints: 4 of SLURM_TASKS_PER_NODE=4(x2); or ""."""
+    is_known = "SLURM_NTASKS_PER_NODE" in facts and _TASKS_OF_NODE.fullmatch(source)
+    return "SLURM_NTASKS_PER_NODE" if is_known else ""
 
 
 def of_header(draft: Draft, given: GivenOptions) -> dict[str, str]:
