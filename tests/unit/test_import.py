@@ -1151,7 +1151,7 @@ def test_an_option_of_pyxis_becomes_a_key_by_one_line_of_the_table_of_options() 
 sbatch_options.CONTAINERS |= {"container-name": "container_name", "container-mount-home": "mount_home"}
 from kit.importing import importer
 options = "--container-image=/i.sqsh --container-name=x --container-mount-home"
-for body in f"#SBATCH {options}\\n./a\\n", f"srun {options} ./a\\n":
+for body in f"#SBATCH {options}\\n/a\\n", f"srun {options} /a\\n":
     print(importer.convert(f"#!/bin/bash\\n{body}", "old.sbatch", {}).job)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from kit.base import bash_tree
+from kit.importing import containers
 from kit.importing.draft import REMARK
 from test_import import convert, keys, questions
 
@@ -149,6 +151,7 @@ def test_what_an_environment_does_not_read_stays_out(line: str) -> None:
 
 def test_what_the_program_reads_by_the_name_in_another_variable_is_set() -> None:
     assert job("MODEL=llama\nV=MODEL\nsrun python t.py ${!V}\n")["script"] == "MODEL=llama\nV=MODEL\npython t.py ${!V}\n"
+    assert not remarks('CMD="for i in 1; do python t.py $(date) \\$i; done"\n. ./c.sh\neval $CMD\n')
     assert "LR=3\n" in job('LR=3\nCMD="python t.py --run $(date) --lr \\$LR"\neval $CMD\n')["script"]
 
 
@@ -193,9 +196,78 @@ def test_options_for_memory_of_which_sbatch_takes_one_are_a_question() -> None:
 def test_a_setting_of_the_shell_that_goes_into_a_file_is_kept() -> None:
     made = keys("A=1\nset -x\nset > vars.log\ndeclare -p A > a.txt\nexport -p >>b.txt\ndeclare -p A\n./a\n")
     assert made["host_setup"] == "A=1\nset > vars.log\ndeclare -p A > a.txt\nexport -p >>b.txt\n"
+    assert job("set > vars.log\nsource run.sh\n").get("command") is None
 
 
 @pytest.mark.parametrize("words", ["", " --db_dir=/x --y 1"])
 def test_the_program_of_an_images_own_start_script_is_a_question(words: str) -> None:
     assert questions(f"apptainer run i.sif{words}\n") == ["the image's own start script ran, as it does not here: name the program itself"]
     assert "command" not in job(f"apptainer run i.sif{words}\n")
+
+
+def test_lines_in_several_folders_of_a_container_stay_in_order() -> None:
+    start = "srun --container-image=/i.sqsh --container-mounts=$PWD:/w bash -c"
+    text = "cd /w && git clone x nccl && cd /w/nccl && make -j"
+    made = keys(f"{start} '{text}'\n")
+    assert made["script"] == f"{text}\n" and "workdir" not in made and "setup" not in made
+    assert keys(f"{start} 'echo a; cd /w && cd /w/nccl && make -j'\n")["workdir"] == "nccl"
+    assert keys(f"{start} 'source /x/activate && cd /w/./a && python t.py'\n")["workdir"] == "a"
+    assert keys("srun bash -c 'source venv/activate && cd a && python t.py'\n")["script"] == "source venv/activate && cd a && python t.py\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["srun {}python t.py", "srun {}./a", "srun {}python /a/t.py --config=conf/x.yaml", "srun {}bash -c 'for i in 1; do python t.py; done'"]
+)
+def test_the_folder_of_a_pyxis_image_is_named_where_a_program_has_relative_paths(line: str) -> None:
+    pyxis = "--container-image=/i.sqsh --container-mounts=$PWD:/w "
+    for body in (f"{line.format(pyxis)}\n", f"#SBATCH {pyxis.replace('$PWD:/w', '/w')}\n{line.format('')}\n"):
+        assert remarks(body) == [containers.IN_IMAGES_FOLDER]
+    assert containers.IN_IMAGES_FOLDER not in remarks(f"{line.format(f'{pyxis}--container-workdir=/w ')}\n")
+    for command in (f"srun {pyxis}bash -c 'cd /w && python t.py'", f"srun {pyxis}python /a/t.py --model meta/llama", "srun apptainer exec -B $HOME i.sif ./a"):
+        assert containers.IN_IMAGES_FOLDER not in remarks(f"{command}\n")
+
+
+def test_a_program_that_srun_finds_in_its_folder_has_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/launch.sh").touch()
+    monkeypatch.chdir(tmp_path)
+    assert keys("cd sub\nsrun launch.sh --x 1\n")["command"] == "./launch.sh --x 1"
+    for body in ("srun launch.sh --x 1\n", "cd sub\nlaunch.sh --x 1\n", "cd sub\nsrun bash -c 'launch.sh --x 1'\n"):
+        assert keys(body)["command"] == "launch.sh --x 1"
+
+
+@pytest.mark.parametrize("line", ["hf download a/b", "huggingface-cli download a/b", "wget http://x", "git clone x", "pip install x"])
+def test_a_download_is_not_taken_for_the_program(line: str) -> None:
+    made = keys(f"{line}\noumi distributed torchrun -m oumi.train\n")
+    assert (made["command"], made["host_setup"]) == ("oumi distributed torchrun -m oumi.train", f"{line}\n")
+
+
+def test_of_unknown_commands_one_that_names_a_launcher_is_the_program() -> None:
+    assert job("oumi env\noumi distributed torchrun -m oumi.train\n")["command"] == "oumi distributed torchrun -m oumi.train"
+    assert job("oumi env\noumi train\n")["command"] == "oumi env"
+
+
+# ---------------------------------------------------------------- the first node, and its tasks
+
+
+@pytest.mark.parametrize("lines", ["export LEAD={}", "LEAD={}\nexport LEAD", "declare -x LEAD={}"])
+def test_the_first_node_in_an_exported_variable_of_another_name_reaches_the_program(lines: str) -> None:
+    node = "$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)"
+    made = keys(f"{lines.format(node)}\nsrun bash run.sh\n")
+    assert (made["setup"], made.get("host_setup")) == ('export LEAD="${MASTER_ADDR}"\n', None)
+    made = keys(f"{lines.format(node)}\nmkdir logs-$LEAD\nsrun bash run.sh\n")
+    assert made["setup"] == 'export LEAD="${MASTER_ADDR}"\n' and "scontrol" in made["host_setup"]
+    assert "setup" not in keys(f"LEAD={node}\nsrun torchrun --rdzv_endpoint=$LEAD:1 t.py\n")
+
+
+def test_the_port_in_an_exported_variable_of_another_name_reaches_the_program() -> None:
+    assert keys("export PORT=$(shuf -i 2-9 -n 1)\nsrun bash run.sh\n")["setup"] == 'export PORT="${MASTER_PORT}"\n'
+
+
+@pytest.mark.parametrize("tasks", ["$SLURM_TASKS_PER_NODE | cut -d '(' -f 1", '"${SLURM_TASKS_PER_NODE}" | cut -f1 -d\\('])
+def test_the_number_of_tasks_that_is_cut_from_slurms_is_known(tasks: str) -> None:
+    header, lines = "#SBATCH -N 2 --ntasks-per-node=4\n", f"N=$(echo {tasks})\nT=$((SLURM_NNODES * N))\n"
+    made = keys(f"{header}{lines}mpirun -np $T --npernode $N -x N=$N python t.py\n")
+    assert (made["processes_per_node"], made["setup"]) == ("4", "export N=$SLURM_NTASKS_PER_NODE\n")
+    assert keys(f"{header}{lines}mpirun -np $T python t.py\n")["processes_per_node"] == "4"
+    assert "write the ranks of each node: `processes_per_node`" in questions(f"#SBATCH -N 2\n{lines}mpirun -np $T python t.py\n")

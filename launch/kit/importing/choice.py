@@ -12,7 +12,7 @@ from kit.base.bash_tree import Node
 from kit.config import variables
 from kit.importing import commands, inner_text, program_variables, slurm_numbers
 from kit.importing.holes import HOLE, Hole
-from kit.importing.items import ACTION, DEFINE, EXPORT, Candidate, Item
+from kit.importing.items import ACTION, DEFINE, EXPORT, Candidate, Item, depends_on_folder
 from kit.importing.launch import Launch
 from kit.importing.reading import BACKGROUND, DONE, RETRIES
 from kit.importing.statements import Reader
@@ -107,7 +107,8 @@ def _of_env(reader: Reader) -> set[str]:
 def _likeliest(unknown: list[Candidate]) -> Candidate:
     """Return the command that may be the program, where no name of one is known."""
     texts = (each for each in unknown if each.words[0] == "eval" or HOLE.match(each.words[0]))
-    return max(texts, key=lambda each: each.item.position, default=unknown[0])
+    others = [each for each in unknown if commands.STARTER_WORDS & {*each.words}] or unknown
+    return max(texts, key=lambda each: each.item.position, default=others[0])
 
 
 def _ran_at_once(reader: Reader, first: Candidate, last: Candidate) -> bool:
@@ -216,7 +217,7 @@ def _inner(reader: Reader, start: Item, text: str) -> Optional[list[str]]:
     is_simple = all(bash_tree.kind(each) in ("CallExpr", "DeclClause") for each in first)
     if bash_tree.kind(last) != "CallExpr" or not call.get("Args") or not is_simple:
         return None
-    if any(reader.launches(each) for each in first):
+    if any(reader.launches(each) for each in first) or _leaves_folder(first):
         return None
     before = len(reader.placing.items)
     reader.is_in_task, reader.is_over = True, False
@@ -225,6 +226,21 @@ def _inner(reader: Reader, start: Item, text: str) -> Optional[list[str]]:
     reader.placing.items[before:] = added
     reader.placing.inner = {item.source for item in added if item.kind != DEFINE}
     return [*reader.scope.settings(call), *reader.words(call)]
+
+
+def _leaves_folder(statements: list[Node]) -> bool:
+    """Return whether lines enter a folder behind one that may depend on the folder of before.
+
+    `setup` runs in one folder, where the program starts.
+    """
+    places = [place for place, node in enumerate(statements) if commands.changes_folder(node)]
+    before = statements[: max(places, default=0)]
+    calls = [node for node in before if bash_tree.kind(node) == "CallExpr"]
+    harmless = commands.PRINTING | commands.SETTINGS | {"cd", "pushd"}
+    others = [
+        node for node in calls if bash_tree.programs(node) - harmless or bash_tree.writes(node)
+    ]
+    return any(depends_on_folder(bash_tree.text(node)) for node in others)
 
 
 def _flat(statements: list[Node]) -> list[Node]:

@@ -31,10 +31,12 @@ SETTERS = {"read", "mapfile", "readarray", "printf", "getopts"}  # of variables 
 TESTS = {"", "[", "test", "break", "continue", "local", *SETTERS}
 # What && joins to these runs under a condition.
 _ASKING = set("[ test command which type hash grep ls nvcc ibstat ibv_devinfo squeue".split())
+# They change files, which the program then finds.
 CHANGING = set("cp rsync tar unzip mkdir rm mv ln chmod touch wget curl git pip pip3 make".split())
 CHANGING |= set(
-    "find sed awk gzip gunzip zip chown rmdir dd sync tee xargs virtualenv apt-get".split()
+    "find sed awk gzip gunzip zip chown rmdir dd sync tee xargs virtualenv apt-get hf".split()
 )
+CHANGING |= {"huggingface-cli"}
 _OF_IMAGES = set("pull build import create load remove login".split())  # no programs
 _LOGINS = {"wandb": "WANDB_API_KEY", "huggingface-cli": "HF_TOKEN", "hf": "HF_TOKEN"}
 KNOWN = CHANGING | PRINTING | PREPARING | LIMITS  # no programs of users

@@ -49,6 +49,7 @@ class ContainerKeys(AtLines):
             self._text(key, self._named_here(text, path) if is_file else path)
         mounts = self.mount(found.mounts, self.span)
         self._export(found.env)
+        self.draft.is_in_images_folder = found.runtime == "pyxis" and not found.workdir
         if found.workdir:
             self._workdir(self.scope.path(found.workdir), mounts)
 

@@ -53,12 +53,20 @@ _INSTEAD = {
     "writable-tmpfs": "have the program write to /tmp, or to a folder under `mounts`",
 }
 _ABOUT_HOME = {"no-home", "contain", "containall", "home"}
+IN_IMAGES_FOLDER = (
+    "without --container-workdir Pyxis starts a program in the image's own folder, and kit in the"
+    " job's: see where its relative paths lead"
+)
 WITHOUT_HOME = (
     "the container had your home, and has none with kit: write `mounts: [$HOME]` if the program "
     "reads it (~/.cache, ~/.netrc); packages in ~/.local stay out (docs/images.md)"
 )
 # Variables by which Apptainer is told what a container has: FOO of APPTAINERENV_FOO, and mounts.
 OF_PROGRAM = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_([A-Za-z_]\w*)")
+_RELATIVE = re.compile(
+    r"(?:--?[\w-]+=)?(?:\.\.?/\S*|[\w@+-][\w.@+-]*(?:/[\w.@+-]+)*"
+    r"\.(?:py|sh|ya?ml|json|toml|txt|cfg|csv))"
+)
 BINDS = re.compile(r"(?:APPTAINER|SINGULARITY)_BIND(?:PATH)?")
 _ENROOT = Syntax(
     {"m": "mount", "e": "env", "r": "root", "w": "rw", "c": "conf"}, ("root", "rw", "login")
@@ -199,6 +207,11 @@ def on_host(target: str, mounts: list[str]) -> str:
         if f"{target}/".startswith(f"{shown}/"):
             return source + target[len(shown) :]
     return ""
+
+
+def has_relative_path(words: list[str]) -> bool:
+    """Return whether words of a program name files from the folder in which it starts."""
+    return any(map(_RELATIVE.fullmatch, words))
 
 
 def in_image(folder: str) -> str:

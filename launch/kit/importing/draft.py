@@ -53,6 +53,7 @@ class Draft:
     env: dict[str, str] = field(default_factory=dict)
     has_image: bool = False  # also where its file is still to be made
     is_folder_known: bool = True  # the one in which the script is, at the statement that is read
+    is_in_images_folder: bool = False  # the program, where it starts
     is_in_container: bool = False  # the whole script, and not the program alone
     tasks: int = 1  # on each node, as srun starts them
     cpu_tasks: int = 1  # on each node, for which the script asks for CPUs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from typing import Optional
 
 from kit.base.bash_tree import Span
@@ -117,6 +118,7 @@ class Launch(InnerText):
         """Write the program, as a command or as a script."""
         own = self.own_numbers()
         words = [self._relative(self.with_texts(word, own)) for word in words]
+        words[0] = self._with_folder(words[0])
         exports = self.own_exports(own)
         swept = [self.scope.swept(word) for word in words]
         words = words if HOLE.search("".join(swept)) else swept
@@ -162,6 +164,13 @@ class Launch(InnerText):
             return word
         return word[2:] if "/" in word[2:] or word.endswith(".py") else f".{word[1:]}"
 
+    def _with_folder(self, program: str) -> str:
+        """Return a program that srun finds in its own folder, where it looks last, by a path."""
+        is_by_srun = self.has_srun and not (self.is_in_task or self.draft.has_image)
+        is_name = is_by_srun and re.fullmatch(r"[\w.+-]+", program)
+        is_here = is_name and os.path.isfile(os.path.join(self.draft.folder, program))
+        return f"./{program}" if is_here and not shutil.which(program) else program
+
     def _script(self, words: list[str]) -> None:
         self.ask_values(words)
         holes = [hole for word in words for hole in self.scope.holes_of(word)]
@@ -186,6 +195,10 @@ class Launch(InnerText):
         count = self.ranks_per_node()
         if count is not None:
             keys["processes_per_node"] = str(count)
+        words = keys.get("command") or re.split(r"[\s;&|()]+", "\n".join(self.lines))
+        has_path = containers.has_relative_path(words) and "cd" not in words
+        if self.draft.is_in_images_folder and has_path:
+            self.draft.remark(self.span, containers.IN_IMAGES_FOLDER)
         resources.keep_cpus(self.draft, self.span, self.ranks())
         signal = self.draft.slurm.get("signal")
         if signal and self.launcher == "torchrun":

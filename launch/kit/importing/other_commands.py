@@ -48,7 +48,11 @@ def read(reader: Reading, node: Node, words: list[str]) -> None:
     else:
         _place(reader, item, words, node)
         is_tunnel = name == "ssh" and any(re.fullmatch("-[A-Za-z]*N[A-Za-z]*", w) for w in words)
-        if name not in commands.KNOWN | {"[", "test"} and not is_tunnel and words != ["exec"]:
+        if (
+            name not in commands.KNOWN | commands.SETTINGS | {"[", "test"}
+            and not is_tunnel
+            and words != ["exec"]
+        ):
             reader.candidate(0, words, node)
 
 
@@ -77,6 +81,7 @@ def _enter(reader: Reading, name: str, words: list[str]) -> None:
         reader.decide("see in which folder the program starts: `workdir: DIR`")
         return
     draft, scope, mounts = reader.draft, reader.scope, reader.draft.mounts
+    draft.is_in_images_folder &= not reader.is_in_task
     is_later = bool(reader.candidates) and not reader.is_in_task
     target = scope.path(words[1]) if len(words) == 2 else "~"
     sources = "".join(hole.source for hole in scope.holes_of(target))
@@ -101,7 +106,7 @@ def _enter(reader: Reading, name: str, words: list[str]) -> None:
         reader.decide("the folder of a later program")
     else:
         before = "" if on_host.startswith("$") else str(draft.keys.get("workdir", ""))
-        draft.keys["workdir"] = os.path.join(before, on_host)
+        draft.keys["workdir"] = os.path.normpath(os.path.join(before, on_host))
         draft.is_folder_known |= on_host.startswith(("/", "$", "~"))
         reader.carried("workdir")
         if mounts is None:
