@@ -271,3 +271,11 @@ def test_the_number_of_tasks_that_is_cut_from_slurms_is_known(tasks: str) -> Non
     assert (made["processes_per_node"], made["setup"]) == ("4", "export N=$SLURM_NTASKS_PER_NODE\n")
     assert keys(f"{header}{lines}mpirun -np $T python t.py\n")["processes_per_node"] == "4"
     assert "write the ranks of each node: `processes_per_node`" in questions(f"#SBATCH -N 2\n{lines}mpirun -np $T python t.py\n")
+
+
+def test_what_each_task_computes_itself_stays_its_own() -> None:
+    start = "#SBATCH -N 2 -n 4\nsrun bash -c "
+    assert keys(f"{start}'R=$(hostname); D=$(date); python t.py $R $D'\n")["script"] == "R=$(hostname)\nD=$(date)\npython t.py $R $D\n"
+    assert keys(f"{start}'export R=$(hostname) && python t.py'\n")["setup"] == "export R=$(hostname)\n"
+    node = "$(scontrol show hostnames | head -n 1)"
+    assert keys(f"{start}'export MASTER_ADDR={node} LEAD={node}; python t.py'\n")["setup"] == 'export LEAD="${MASTER_ADDR}"\n'

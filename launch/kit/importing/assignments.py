@@ -42,6 +42,7 @@ class Assignments:
         self.exported = set("PATH LD_LIBRARY_PATH PYTHONPATH LD_PRELOAD TMPDIR LANG".split())
         self.node_lists: set[str] = set()  # variables with the names of nodes
         self.addresses: set[str] = set()  # variables with the first node's
+        self.is_in_task = False  # in a text that each task runs: a host is that of the task
         self.port = ""  # the variable with the port at which the ranks meet
         self.bare_secrets: dict[str, Span] = {}  # not exported
 
@@ -213,7 +214,7 @@ class Assignments:
             self.port = name
             return "MASTER_PORT"
         is_first = _FIRST.search(behind) and self._lists_nodes(item)
-        is_host = _HOST.search(behind) and not self._is_of_path(name)
+        is_host = _HOST.search(behind) and not (self._is_of_path(name) or self.is_in_task)
         if whole and (is_first or item.uses & self.addresses or is_host):
             self.addresses.add(name)
             return "MASTER_ADDR"

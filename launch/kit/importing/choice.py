@@ -221,10 +221,13 @@ def _inner(reader: Reader, start: Item, text: str) -> Optional[list[str]]:
         return None
     before = len(reader.placing.items)
     reader.is_in_task, reader.is_over = True, False
+    reader.variables.is_in_task = True
     reader.read(first)
-    added = [item._replace(position=start.position) for item in reader.placing.items[before:]]
+    added = [
+        item._replace(position=start.position, is_of_task=True)
+        for item in reader.placing.items[before:]
+    ]
     reader.placing.items[before:] = added
-    reader.placing.inner = {item.source for item in added if item.kind != DEFINE}
     return [*reader.scope.settings(call), *reader.words(call)]
 
 

@@ -47,6 +47,7 @@ class Item(NamedTuple):
     inside: str = ""  # its text in a task, where kit has computed the value
     position: int = 0  # how many candidates came before
     folder: str = ""  # in which it ran
+    is_of_task: bool = False  # of a text that each task runs
 
 
 class State(NamedTuple):
@@ -71,7 +72,8 @@ class Candidate(NamedTuple):
 
 def is_computed(item: Item) -> bool:
     """Return whether a statement computes a value that is to be the same in all ranks."""
-    return not item.inside and bool(COMPUTED.search(item.source) or DIFFERS.search(item.source))
+    is_of_script = not (item.inside or item.is_of_task)
+    return is_of_script and bool(COMPUTED.search(item.source) or DIFFERS.search(item.source))
 
 
 def reads_folder(item: Item) -> bool:

@@ -27,7 +27,6 @@ _SPAN = attrgetter("span")
 class Placing(OutsideVariables):
     def __init__(self, draft: Draft, shell: Mapping[str, str]) -> None:
         super().__init__(draft, shell)
-        self.inner: set[str] = set()  # statements of a text that each task runs
         self.of_env: set[str] = set()  # variables that `host_setup` has from `env`
         self.needed: set[str] = set()  # variables and functions that are carried
 
@@ -65,7 +64,7 @@ class Placing(OutsideVariables):
         self._take_away(place)
         wanted = self._definitions(needed, DEFINE, known=of_kit)
         for item in self.items:
-            if item.source in self.inner:
+            if item.is_of_task and item.kind != DEFINE:
                 inside.append(item)
             elif item.kind in (PREPARE, LIMIT) and item.position > place:
                 self.draft.left_out(item.span, _LATER)
@@ -225,10 +224,10 @@ class Placing(OutsideVariables):
 
     def _may_read_more(self, item: Item) -> bool:
         sources = (each.source for each in (item, *self.called(item)))
-        return item.source not in self.inner and any(map(items.may_read_more, sources))
+        return not item.is_of_task and any(map(items.may_read_more, sources))
 
     def _remark(self, item: Item, key: str, text: str) -> None:
-        if key != "host_setup" and DIFFERS.search(text):
+        if key != "host_setup" and DIFFERS.search(text) and not item.is_of_task:
             found = item.sets - self.functions.keys()
             what = f"${min(found)}" if len(found) == 1 else "value"
             self.draft.decide(
