@@ -59,13 +59,7 @@ def _values(cluster: Optional[str]) -> dict[str, str]:
 
 
 def _expand(item: Located, values: Mapping[str, str]) -> Located:
-    value = item.value
-    if isinstance(value, list):
-        return item._replace(value=[_expand(each, values) for each in value])
-    if isinstance(value, dict):
-        return item._replace(value={name: _expand(each, values) for name, each in value.items()})
-    if value is None:
-        return item
-    return item._replace(
-        value=_VARIABLE.sub(lambda found: values.get(found[1] or found[2], found[0]), value)
-    )
+    def fill(text: str, _: str) -> str:
+        return _VARIABLE.sub(lambda found: values.get(found[1] or found[2], found[0]), text)
+
+    return item.with_texts(fill)

@@ -57,22 +57,16 @@ def scratch(given: Located, problems: Problems) -> Optional[str]:
 def mounts(given: Located, problems: Problems) -> Optional[tuple[Mount, ...]]:
     """Return the mounts, their paths with the values that variables have now, at submission."""
     before = len(problems.found)
-    found = mount_list.parse(_with_values(given, problems), problems)
+
+    def fill(text: str, where: str) -> str:
+        filled = os.path.expandvars(text)
+        if unknown := shell_words.expansions(filled):
+            problem = f"{unknown} has no value here: the variables of mounts are read at submission"
+            problems.add(where, problem, "write the path out")
+        return filled
+
+    found = mount_list.parse(given.with_texts(fill), problems)
     return found if len(problems.found) == before else None
-
-
-def _with_values(item: Located, problems: Problems) -> Located:
-    value = item.value
-    if isinstance(value, list):
-        return item._replace(value=[_with_values(each, problems) for each in value])
-    if isinstance(value, dict):
-        items = value.items()
-        return item._replace(value={name: _with_values(each, problems) for name, each in items})
-    path = os.path.expandvars(value or "")
-    if unknown := shell_words.expansions(path):
-        problem = f"{unknown} has no value here: the variables of mounts are read at submission"
-        problems.add(item.where, problem, "write the path out")
-    return item._replace(value=path) if value else item
 
 
 def kits_folder(given: Located, problems: Problems) -> Optional[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import yaml
 
@@ -36,6 +36,16 @@ class Located(NamedTuple):
     def items(self) -> list[Located]:
         """Return the items of a list; any other value is the only item."""
         return self.value if isinstance(self.value, list) else [self]
+
+    def with_texts(self, change: Callable[[str, str], str]) -> Located:
+        """Return it with what `change` makes of each of its texts, and the text's place."""
+        value = self.value
+        if isinstance(value, list):
+            return self._replace(value=[each.with_texts(change) for each in value])
+        if isinstance(value, dict):
+            changed = {name: each.with_texts(change) for name, each in value.items()}
+            return self._replace(value=changed)
+        return self if value is None else self._replace(value=change(value, self.where))
 
 
 def is_option(where: str) -> bool:
