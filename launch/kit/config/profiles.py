@@ -185,9 +185,10 @@ def load(
     given = yaml_source.read(path, problems, example="description: our cluster")
     yaml_source.refuse_unknown(given, KEYS, "a cluster profile", problems)
     given = {name: item for name, item in given.items() if name in KEYS}
-    for word in ("scratch", "mounts") if elsewhere and "ssh" in given else ():
-        if "$" in str(given.get(word)):
-            del given[word]  # kit on the login node judges it
+    if elsewhere and "ssh" in given:
+        for word in ("scratch", "mounts"):
+            if "$" in str(given.get(word)):
+                del given[word]  # kit on the login node judges it
     parsed = keys.parse(given, KEYS, path.absolute().parent, problems)
     if any(word.startswith("ssh") and word not in parsed for word in given):
         parsed.pop("ssh", None)  # nobody is asked before that is mended

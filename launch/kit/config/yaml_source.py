@@ -19,7 +19,7 @@ from kit.files import safe_read
 
 
 class Joined(NamedTuple):
-    """Two lines of a file, one below the other, of which YAML has made one."""
+    """Two neighbouring lines of a file that YAML has joined."""
 
     number: int  # of the upper one
     upper: str
@@ -166,7 +166,7 @@ def mapping(
 ) -> dict[str, Located]:
     """Return the top-level mapping of a file, or {}. Raises UsageError for too many values.
 
-    `lines` are those of the file; without them, no value tells which lines YAML has joined.
+    `lines` are those of the file; without them, `joined` stays empty.
     """
     value = _Converter(file, problems, lines).convert(root, ()).value
     return value if isinstance(value, dict) else {}

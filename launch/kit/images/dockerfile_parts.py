@@ -81,9 +81,7 @@ class _LineReader:
         return self._named(name)
 
     def _named(self, name: str) -> Optional[int]:
-        names = [stage.name for stage in self.stages]
-        found = [number for number, other in enumerate(names) if other == name.lower()]
-        return found[-1] if found else None
+        return dockerfile_text.last_named((stage.name for stage in self.stages), name)
 
     def add(self, instruction: Instruction) -> None:
         handle = HANDLERS.get(instruction.word)

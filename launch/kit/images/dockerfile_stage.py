@@ -225,8 +225,8 @@ class Stage:
         return int(name)
 
     def _named(self, name: str) -> Union[int, str]:
-        found = [number for number, stage in enumerate(self.above) if stage.name == name.lower()]
-        return found[-1] if found else name
+        number = dockerfile_text.last_named((stage.name for stage in self.above), name)
+        return name if number is None else number
 
     def _outer(self, word: str) -> str:
         """Return what a word of FROM or --from means; refuse it if kit cannot read it."""

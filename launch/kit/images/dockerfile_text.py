@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Optional
 
 from kit.images import dockerfile_words
@@ -109,6 +109,15 @@ def _read(name: str, is_indented: bool, lines: Iterator[tuple[int, str]]) -> Her
             break
         inside.append(f"{line}\n")
     return Heredoc(name, is_indented, "".join(inside))
+
+
+def last_named(names: Iterable[str], name: str) -> Optional[int]:
+    """Return the number of the last stage of this name, if any. Case makes no difference.
+
+    names: those of the stages in their order, in small letters.
+    """
+    found = [number for number, other in enumerate(names) if other == name.lower()]
+    return found[-1] if found else None
 
 
 def replace_base(text: str, base: Mention, exact: str) -> Optional[str]:

@@ -17,8 +17,9 @@ _ANYWHERE = re.compile(
     r"|(source|\.|mkdir|rm|cp|mv|ln|rsync|tar|unzip|chmod|touch)(\s+([\"']?[/~$]|-)\S*)+\Z"
 )
 # Sets variables that kit import cannot see; environments and modules have none of the script's.
+_BEGIN = r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*"  # what a command stands behind
 _SOURCE = re.compile(
-    r"(?m)(^|[;&|{(]|\b(then|do|else)\b)\s*((source|\.|eval)\s|export\s+\"?[$`])"
+    _BEGIN + r"((source|\.|eval)\s|export\s+\"?[$`])"
     r"(?!.*(activate\b|profile|bashrc|conda|module))"
 )
 # What they read are variables of the system, or of the tool that they belong to.
@@ -27,7 +28,7 @@ _OF_SYSTEM = (
     r"|[\"']?/(etc|usr|opt|cvmfs|sw|apps)/"
 )
 # Reads variables that kit import cannot see.
-_READS = re.compile(rf"(?m)(^|[;&|{{(]|\b(then|do|else)\b)\s*(source|\.|eval)\s+(?!{_OF_SYSTEM})")
+_READS = re.compile(rf"{_BEGIN}(source|\.|eval)\s+(?!{_OF_SYSTEM})")
 _BY_VALUE = re.compile(r"\$\{!\w+[}:]")  # ${!NAME} is the variable whose name is $NAME
 # Their status tells of zero, or of the end of a file, and would end the job's lines.
 _OF_STATUS = re.compile(r"(\(\(|let\s|(\w+=\S*\s+)?read\s)(?!.*<<(?!<))", re.DOTALL)

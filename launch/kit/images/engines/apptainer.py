@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kit.base.errors import KitError
-from kit.images import definition
+from kit.images.definition import VARIABLE
 from kit.images.engines import tree
 from kit.images.engines.build_steps import Steps
 from kit.images.engines.rootless import Rootless
@@ -72,7 +72,7 @@ def _arguments(recipe: Recipe) -> dict[str, str]:
 
     Apptainer refuses an argument that the definition does not use.
     """
-    wanted = {*definition.VARIABLE.findall(recipe.text), *PROXIES}
+    wanted = {*VARIABLE.findall(recipe.text), *PROXIES}
     return {name: value for name, value in recipe.arguments.items() if name in wanted}
 
 
